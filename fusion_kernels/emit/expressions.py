@@ -1,0 +1,115 @@
+"""Region operations as Triton text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusion_kernels.ir import FLOATING, INFIX, Operand, Statement
+from fusion_kernels.rational import RATIONALS, OddRational
+
+_CALLS = {
+    "abs": "tl.abs",
+    "exp": "tl.exp",
+    "log": "tl.log",
+    "sqrt": "tl.sqrt",
+    "rsqrt": "tl.rsqrt",
+    "sigmoid": "tl.sigmoid",
+    "sin": "tl.sin",
+    "cos": "tl.cos",
+    "floor": "tl.floor",
+    "ceil": "tl.ceil",
+    "where": "tl.where",
+    "erf": "erf",
+    "tanh": "tanh",
+}
+# Python's precedence, loosest first. & and | bind tighter than comparisons.
+_LEVEL = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "&": 3, "+": 4, "-": 4}
+_LEVEL |= {"*": 5, "/": 5}
+_ATOM = 9
+_NAN_KEEPING = {"maximum": "tl.maximum", "minimum": "tl.minimum"}
+TL_DTYPE = {
+    "float16": "tl.float16",
+    "bfloat16": "tl.bfloat16",
+    "float32": "tl.float32",
+    "int32": "tl.int32",
+    "int64": "tl.int64",
+    "bool": "tl.int1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Python text and how tightly it binds; a higher level binds tighter."""
+
+    text: str
+    level: int
+
+    def at(self, level: int) -> str:
+        """The text as an operand that needs at least `level`, in parentheses where it binds
+        less.
+        """
+        return self.text if self.level >= level else f"({self.text})"
+
+
+def triton_text(statement: Statement, inlined: Mapping[str, Text] | None = None) -> Text:
+    """The right-hand side of a pointwise statement, with `inlined` names replaced by their text.
+
+    Reductions are the template's business.
+    """
+    known = inlined or {}
+    args = [
+        known[arg] if isinstance(arg, str) and arg in known else Text(literal(arg), _ATOM)
+        for arg in statement.args
+    ]
+    op = statement.op
+    if op in INFIX:
+        level = _LEVEL[INFIX[op]]
+        right = level if op in ("add", "mul") and args[1].level == _ATOM else level + 1
+        return Text(f"{args[0].at(level)} {INFIX[op]} {args[1].at(right)}", level)
+    if op == "neg":
+        return Text(f"-{args[0].at(_ATOM)}", _ATOM - 1)
+    if op == "not":
+        return Text(f"~{args[0].at(_ATOM)}", _ATOM - 1)
+    if op == "cast":
+        return Text(_cast_text(args[0].at(_ATOM), str(statement.args[1]), statement.dtype), _ATOM)
+    plain = ", ".join(arg.text for arg in args)
+    if op in _NAN_KEEPING:
+        return Text(f"{_NAN_KEEPING[op]}({plain}, propagate_nan=tl.PropagateNan.ALL)", _ATOM)
+    return Text(f"{_CALLS[op]}({plain})", _ATOM)
+
+
+def literal(value: Operand) -> str:
+    """A name as it is, a number as Python prints it; infinities by name."""
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return f'float("{value}")'
+    return value if isinstance(value, str) else repr(value)
+
+
+def device_function(rational: OddRational) -> str:
+    """The @triton.jit text of an odd rational, by Horner's scheme."""
+    return f'''@triton.jit
+def {rational.name}(x):
+    """x * P(x*x) / Q(x*x), exactly +-1 from |x| = {rational.limit} on; error below 4e-7."""
+    t = x * x
+{_horner("p", rational.numerator)}
+{_horner("q", rational.denominator)}
+    return tl.where(tl.abs(x) >= {rational.limit}, tl.where(x < 0.0, -1.0, 1.0), x * p / q)
+'''
+
+
+def device_functions(region_ops: set[str]) -> list[str]:
+    """The device functions the operations need, in a fixed order."""
+    return [device_function(RATIONALS[name]) for name in sorted(RATIONALS) if name in region_ops]
+
+
+def _cast_text(value: str, through: str, dtype: str) -> str:
+    if through in FLOATING and through != "float32":
+        return f"{value}.to({TL_DTYPE[through]}).to(tl.float32)"
+    return f"{value}.to({TL_DTYPE[dtype]})"
+
+
+def _horner(name: str, coefficients: tuple[float, ...]) -> str:
+    lines = [f"    {name} = {coefficients[-1]!r}"]
+    lines += [f"    {name} = {name} * t + {c!r}" for c in reversed(coefficients[:-1])]
+    return "\n".join(lines)

@@ -1,0 +1,116 @@
+"""A region run by torch, operation by operation: traced for Inductor on CPU, and eager's stand-in
+for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fusion_kernels.ir import FLOATING, Region, Statement
+from fusion_kernels.rational import RATIONALS, OddRational
+
+_DTYPES = {
+    name: getattr(torch, name)
+    for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
+}
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "neg": torch.neg,
+    "not": torch.bitwise_not,
+    "abs": torch.abs,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "sigmoid": torch.sigmoid,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "where": torch.where,
+}
+
+
+def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The region's outputs for inputs in the region's order; sizes may differ from the capture's.
+
+    Floating inputs are widened to float32, the body runs in float32, outputs are rounded once.
+    """
+    values: dict[str, Any] = {}
+    for item, tensor in zip(region.inputs, tensors, strict=True):
+        values[item.name] = tensor.float() if item.dtype in FLOATING else tensor
+    for statement in region.body:
+        values[statement.name] = _run(statement, values, region.row_rank)
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    return tuple(
+        values[output.value].to(_DTYPES[output.dtype]).expand(shape).contiguous()
+        for output in region.outputs
+    )
+
+
+def _run(statement: Statement, values: dict[str, Any], row_rank: int) -> Any:
+    args: list[Any] = [
+        values[arg] if isinstance(arg, str) and arg in values else arg for arg in statement.args
+    ]
+    dims = tuple(range(-row_rank, 0))
+    if statement.op == "row_sum":
+        return args[0].sum(dims, keepdim=True)
+    if statement.op == "row_mean":
+        return args[0].mean(dims, keepdim=True)
+    if statement.op == "cast":
+        return _cast(args[0], str(args[1]), statement.dtype)
+    if statement.op in RATIONALS:
+        return _odd_rational(RATIONALS[statement.op], args[0])
+    result = _OPERATIONS[statement.op](*_as_tensors(statement, args))
+    return result.to(_DTYPES[statement.dtype])
+
+
+def _cast(value: torch.Tensor, through: str, dtype: str) -> torch.Tensor:
+    return value.to(_DTYPES[through]).to(_DTYPES[dtype])
+
+
+def _as_tensors(statement: Statement, args: list[Any]) -> list[Any]:
+    """torch.maximum, where and a literal left operand take no Python number; give it as a 0-d
+    tensor.
+    """
+    like = next(arg for arg in args if isinstance(arg, torch.Tensor))
+    numbers = statement.op in ("maximum", "minimum") or not isinstance(args[0], torch.Tensor)
+    if not numbers:
+        return args
+    return [
+        arg
+        if isinstance(arg, torch.Tensor)
+        else torch.full((), arg, dtype=like.dtype, device=like.device)
+        for arg in args
+    ]
+
+
+def _odd_rational(rational: OddRational, x: torch.Tensor) -> torch.Tensor:
+    square = x * x
+    inside = x * _polynomial(rational.numerator, square) / _polynomial(rational.denominator, square)
+    beyond = torch.where(x < 0, -1.0, 1.0)
+    return torch.where(x.abs() >= rational.limit, beyond, inside)
+
+
+def _polynomial(coefficients: tuple[float, ...], t: torch.Tensor) -> Any:
+    total: Any = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * t + coefficient
+    return total

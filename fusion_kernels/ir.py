@@ -1,0 +1,159 @@
+"""Region IR: what one generated kernel computes, as a small list of named values.
+
+A region iterates over `shape`. Inputs are loaded at every point (a dimension of size 1
+broadcasts), the body is a sequence of statements in float32 (integers and booleans keep their
+dtype), outputs are stored rounded once to their dtype. With `row_rank` > 0 the last `row_rank`
+dimensions form a row, and `row_sum`/`row_mean` reduce over it to one value a row.
+
+The IR says nothing of blocks, warps or devices; `emit` decides those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+FLOATING = ("float16", "bfloat16", "float32")
+SHORT_DTYPE = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "b8",
+}
+
+ROW_OPS = ("row_sum", "row_mean")
+
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&",
+    "or": "|",
+}
+PREFIX = {"neg": "-", "not": "~"}
+FUNCTIONS = (
+    "abs",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "erf",
+    "tanh",
+    "sigmoid",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "maximum",
+    "minimum",
+    "where",
+    "cast",
+    *ROW_OPS,
+)
+
+Operand = str | float | int | bool
+"""The name of an input or earlier statement, or a literal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor the region reads. `shape` has the region's rank, 1 where the tensor broadcasts;
+    `stride` counts
+    elements, 0 where it broadcasts."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`name = op(args)`, computed in `dtype` ("float32", "int64", "bool" ...).
+
+    `origin` is the graph node it comes from. `cast` has the dtype to round through as second
+    operand.
+    """
+
+    name: str
+    op: str
+    args: tuple[Operand, ...]
+    dtype: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A value to store: `value` names an input or statement, `stride` the layout of the result."""
+
+    value: str
+    dtype: str
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One kernel's work. Sizes are those of the capture; the emitted kernel takes them as
+    arguments.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    row_rank: int
+    inputs: tuple[Input, ...]
+    body: tuple[Statement, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def row_length(self) -> int:
+        """Elements of one row; 1 for a region without reductions."""
+        return prod(self.shape[len(self.shape) - self.row_rank :]) if self.row_rank else 1
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    def statement(self, name: str) -> Statement | None:
+        """The statement that defines `name`, or None for an input."""
+        return next((item for item in self.body if item.name == name), None)
+
+    def __str__(self) -> str:
+        return region_text(self)
+
+
+def region_text(region: Region) -> str:
+    """The region as readable text, one line a statement with its origin."""
+    inputs = ", ".join(f"{item.name}: {_tensor(item.dtype, item.shape)}" for item in region.inputs)
+    outputs = ", ".join(_tensor(item.dtype, region.shape) for item in region.outputs)
+    rows = f", rows over the last {region.row_rank}" if region.row_rank else ""
+    lines = [f"region {region.name}({inputs}) -> {outputs}{rows}"]
+    width = max((len(item.name) for item in region.body), default=0)
+    right = [expression(item.op, item.args) for item in region.body]
+    column = max((len(text) for text in right), default=0)
+    for item, text in zip(region.body, right, strict=True):
+        lines.append(f"  {item.name:<{width}} = {text:<{column}}  # {item.origin}")
+    lines.append(f"  store {', '.join(item.value for item in region.outputs)}")
+    return "\n".join(lines)
+
+
+def expression(op: str, args: tuple[Operand, ...]) -> str:
+    """One operation in infix or call form, without precedence: arguments are names or literals."""
+    texts = [str(arg) for arg in args]
+    if op in INFIX:
+        return f"{texts[0]} {INFIX[op]} {texts[1]}"
+    if op in PREFIX:
+        return f"{PREFIX[op]}{texts[0]}"
+    return f"{op}({', '.join(texts)})"
+
+
+def _tensor(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{SHORT_DTYPE.get(dtype, dtype)}[{', '.join(map(str, shape))}]"

@@ -1,0 +1,8 @@
+"""The named rules, in the order they are tried."""
+
+from __future__ import annotations
+
+from fusion_kernels.rule import FusionRule
+from fusion_kernels.rules import add_layer_norm, gelu_residual
+
+RULES: tuple[FusionRule, ...] = (add_layer_norm.RULE, gelu_residual.RULE)

@@ -1,0 +1,55 @@
+"""LayerNorm(x [+ bias] [+ residual]), at least one of the two additions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn.functional import layer_norm
+
+from fusion_kernels.rule import FusionRule, Match, Variant, broadcasts_into
+
+_TENSOR, _VECTOR = (4, 8), (8,)
+_EPS = 1.2345678e-5
+_NORM = {"norm_weight": _VECTOR, "norm_bias": _VECTOR, "eps": _EPS}
+_OPTIONAL = frozenset({"norm_weight", "norm_bias"})
+
+
+def _bias_add_layer_norm(
+    x: Any, bias: Any, residual: Any, norm_weight: Any, norm_bias: Any, eps: float
+) -> Any:
+    return layer_norm((x + bias) + residual, norm_weight.shape, norm_weight, norm_bias, eps)
+
+
+def _add_layer_norm(x: Any, residual: Any, norm_weight: Any, norm_bias: Any, eps: float) -> Any:
+    return layer_norm(x + residual, norm_weight.shape, norm_weight, norm_bias, eps)
+
+
+def _check(match: Match) -> str | None:
+    target = tuple(match.root.meta["val"].shape)
+    if match.shape("x") != target:
+        return f"x of shape {match.shape('x')} is broadcast to {target}"
+    if "bias" in match.bindings and match.shape("bias") != target[-1:]:
+        return f"the bias of shape {match.shape('bias')} is not one value a column"
+    if not broadcasts_into(match.shape("residual"), target):
+        return f"the residual of shape {match.shape('residual')} does not broadcast to {target}"
+    return None
+
+
+RULE = FusionRule(
+    "add_layer_norm",
+    (
+        Variant(
+            "bias_add_layer_norm",
+            _bias_add_layer_norm,
+            {"x": _TENSOR, "bias": _VECTOR, "residual": _TENSOR, **_NORM},
+            _OPTIONAL,
+        ),
+        Variant(
+            "add_layer_norm",
+            _add_layer_norm,
+            {"x": _TENSOR, "residual": _TENSOR, **_NORM},
+            _OPTIONAL,
+        ),
+    ),
+    _check,
+)

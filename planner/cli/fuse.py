@@ -1,0 +1,51 @@
+"""`fuseplan fuse MODEL`: plan, generate, verify, rewrite and race."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from planner.cli import gates, options
+from planner.errors import EXIT_DONE, EXIT_GATE_FELL_SHORT
+
+
+def add(verbs: options.Verbs) -> None:
+    """Add the verb's parser."""
+    what = "fuse a model's operator chains into generated kernels, verify them, and race the result"
+    verb = options.add_verb(verbs, "fuse", what, _run)
+    verb.add_argument(
+        "--max-fusions",
+        type=options.at_least(0, "a whole number, 0 or more"),
+        metavar="N",
+        help="apply the first N fusions only, to find one that does harm by halving",
+    )
+    options.add_no_compile(verb)
+    options.add_backends(verb)
+    options.add_model(verb)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from planner.cli.session import deliver, session
+
+    with session(args) as run:
+        from planner import pipeline
+
+        subject = run.subject
+        fused = pipeline.fuse(
+            subject.module,
+            subject.args,
+            subject.kwargs,
+            name=subject.name,
+            device=args.device,
+            out=args.out,
+            max_fusions=args.max_fusions,
+            compile_peer=args.compile_peer,
+            seed=args.seed,
+            backends=options.backends(args),
+            progress=run.progress,
+        )
+    deliver(fused.report, args)
+    gaps = gates.numerics_gaps(fused.report)
+    for gap in gaps:
+        print(f"gate: {gap}", file=sys.stderr)
+    return EXIT_GATE_FELL_SHORT if gaps else EXIT_DONE

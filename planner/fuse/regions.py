@@ -1,0 +1,180 @@
+"""Grows fusable regions: named matches first, then chains of pointwise operators, each convex.
+
+Regions are the vertices of a quotient graph that stays acyclic: two neighbours merge only when no
+other path leads from one to the other, so that every region can run as one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+from torch import fx
+
+from fusion_kernels.builder import NotLowered
+from fusion_kernels.emit.config import candidates
+from fusion_kernels.emit.layout import NotEmitted, layout_of
+from fusion_kernels.lowering import POINTWISE
+from fusion_kernels.rule import Match, Mismatch
+from planner.capture.view import op_name
+from planner.fuse.lower import Hint, LoweredRegion, bound_hint, lower
+
+AUTOMATIC = "pointwise_chain"
+_MOST_INPUTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """A region that can be fused: which rule asked for it, and its lowered form."""
+
+    rule: str
+    lowered: LoweredRegion
+    match: Match | None
+
+
+def find_regions(
+    graph: fx.Graph, matches: Sequence[Match], hint: Hint
+) -> tuple[tuple[RegionPlan, ...], tuple[Mismatch, ...]]:
+    """Disjoint convex regions covering the matches and every pointwise chain of two or more
+    operators.
+
+    What stays alone, and every merge refused, is returned with its reason.
+    """
+    growth = _Growth(graph, hint)
+    rejected: list[Mismatch] = []
+    for match in matches:
+        reason = growth.seed(match)
+        if reason:
+            rejected.append(Mismatch(match.rule, "check", reason, match.root.name))
+    for node in graph.nodes:
+        if op_name(node) in POINTWISE and node not in growth.group_of:
+            growth.single(node)
+    for node in graph.nodes:
+        for source in node.all_input_nodes:
+            reason = growth.merge(source, node)
+            if reason:
+                rejected.append(Mismatch(AUTOMATIC, "check", reason, node.name))
+    plans, alone = growth.finish()
+    return plans, (*rejected, *alone)
+
+
+class _Growth:
+    """The regions so far and the quotient graph they form."""
+
+    def __init__(self, graph: fx.Graph, hint: Hint) -> None:
+        self._hint = hint
+        self._order = {node: index for index, node in enumerate(graph.nodes)}
+        self._quotient: nx.DiGraph[int] = nx.DiGraph()
+        self._members: dict[int, list[fx.Node]] = {}
+        self._match: dict[int, Match] = {}
+        self.group_of: dict[fx.Node, int] = {}
+        for node, index in self._order.items():
+            self._quotient.add_node(index)
+            self._quotient.add_edges_from(
+                (self._order[source], index) for source in node.all_input_nodes
+            )
+
+    def single(self, node: fx.Node) -> None:
+        """Make `node` a region of its own that others may join."""
+        self._members[self._order[node]] = [node]
+        self.group_of[node] = self._order[node]
+
+    def seed(self, match: Match) -> str | None:
+        """Make the matched nodes one region; the reason when they cannot be."""
+        reason = self._refusal(match.nodes, match.variant)
+        if reason:
+            return reason
+        for node in match.nodes:
+            self.single(node)
+        for node in reversed(match.nodes[:-1]):
+            if not self._convex(self.group_of[node], self.group_of[match.root]):
+                for member in match.nodes:
+                    self._members.pop(self.group_of.pop(member), None)
+                return "not convex: a path leaves the region and comes back"
+            self._contract(self.group_of[node], self.group_of[match.root])
+        self._match[self.group_of[match.root]] = match
+        return None
+
+    def merge(self, source: fx.Node, node: fx.Node) -> str | None:
+        """Join the regions of two neighbours; the reason when both are regions and may not
+        join.
+        """
+        first, second = self.group_of.get(source), self.group_of.get(node)
+        if first is None or second is None or first == second:
+            return None
+        if first in self._match and second in self._match:
+            return None
+        if not self._convex(first, second):
+            return f"not convex with {source.name}: a path leaves the region and comes back"
+        union = sorted(self._members[first] + self._members[second], key=self._order.__getitem__)
+        reason = self._refusal(union, AUTOMATIC)
+        if reason:
+            return f"not joined with {source.name}: {reason}"
+        self._contract(first, second)
+        return None
+
+    def finish(self) -> tuple[tuple[RegionPlan, ...], tuple[Mismatch, ...]]:
+        """The regions of two or more operators in graph order, and those that stayed alone."""
+        plans: list[RegionPlan] = []
+        alone: list[Mismatch] = []
+        for group, members in sorted(self._members.items()):
+            match = self._match.get(group)
+            if len(members) == 1 and match is None:
+                alone.append(_alone(members[0]))
+                continue
+            name = match.variant if match else _chain_name(members)
+            lowered = lower(members, name, bound_hint(match, self._hint))
+            plans.append(RegionPlan(match.rule if match else AUTOMATIC, lowered, match))
+        plans.sort(key=lambda plan: self._order[plan.lowered.nodes[-1]])
+        return tuple(plans), tuple(alone)
+
+    def _refusal(self, nodes: Sequence[fx.Node], name: str) -> str | None:
+        try:
+            region = lower(nodes, name, self._hint).region
+            candidates(region, layout_of(region))
+        except (NotLowered, NotEmitted, RuntimeError) as error:
+            return str(error)
+        if len(region.inputs) > _MOST_INPUTS:
+            return f"it would read {len(region.inputs)} tensors, more than {_MOST_INPUTS}"
+        if not region.inputs:
+            return "it reads no tensor"
+        devices = {str(node.meta["val"].device) for node in nodes}
+        return f"it spans devices {sorted(devices)}" if len(devices) > 1 else None
+
+    def _convex(self, first: int, second: int) -> bool:
+        """Whether the only paths from `first` to `second`, or back, are direct edges."""
+        for start, end in ((first, second), (second, first)):
+            for successor in self._quotient.successors(start):
+                if successor != end and nx.has_path(self._quotient, successor, end):
+                    return False
+        return True
+
+    def _contract(self, absorbed: int, into: int) -> None:
+        for before in list(self._quotient.predecessors(absorbed)):
+            if before != into:
+                self._quotient.add_edge(before, into)
+        for after in list(self._quotient.successors(absorbed)):
+            if after != into:
+                self._quotient.add_edge(into, after)
+        self._quotient.remove_node(absorbed)
+        members = self._members.pop(absorbed) + self._members[into]
+        self._members[into] = sorted(members, key=self._order.__getitem__)
+        for node in members:
+            self.group_of[node] = into
+        if absorbed in self._match:
+            self._match[into] = self._match.pop(absorbed)
+
+
+def _alone(node: fx.Node) -> Mismatch:
+    around = [op_name(n) for n in (*node.all_input_nodes, *node.users) if n.op == "call_function"]
+    neighbours = ", ".join(dict.fromkeys(around)) or "inputs and outputs only"
+    reason = f"single operator: nothing fusable beside it (neighbours: {neighbours})"
+    return Mismatch(AUTOMATIC, "pattern", reason, node.name)
+
+
+def _chain_name(nodes: Sequence[fx.Node]) -> str:
+    """Operator names in order, shortened: add_mul_tanh, or add_mul_and_6_more."""
+    names = [op_name(node).split(".")[1].strip("_") for node in nodes]
+    shown = "_".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown}_and_{len(names) - 3}_more"

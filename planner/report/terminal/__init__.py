@@ -1,0 +1,51 @@
+"""A report as text for a terminal: data in, text out."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from planner.report.model import Report
+from planner.report.terminal.coverage import coverage
+from planner.report.terminal.fusions import fusions, rejections
+from planner.report.terminal.measures import benchmark, numerics, outcome
+from planner.report.terminal.overview import capture, header
+from planner.report.terminal.ranking import ranking
+
+NARROWEST = 60
+_SECTIONS = (
+    header,
+    capture,
+    ranking,
+    coverage,
+    fusions,
+    rejections,
+    numerics,
+    benchmark,
+    outcome,
+)
+
+
+def render(report: Report, *, width: int = 100, color: bool = False) -> str:
+    """The whole report, lines of at most `width` columns (60 at least), without trailing blanks.
+
+    Sections without content are left out. Colour only repeats what the words say.
+    """
+    text = StringIO()
+    console = Console(
+        file=text,
+        width=max(width, NARROWEST),
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    for section in _SECTIONS:
+        for part in section(report, console.width):
+            console.print(part)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    return "\n".join(lines).rstrip("\n") + "\n"

@@ -1,0 +1,90 @@
+"""Coverage a backend: three figures, then every operator that is not plain native, with the
+reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.report import figures, grouping
+from planner.report.model import COVERED_LEVELS, UNKNOWN_LEVEL, BackendCoverage, Report
+from planner.report.terminal.layout import Column, line, table, title
+
+MOST_ROWS = 20
+
+
+def coverage(report: Report, _width: int) -> Iterator[RenderableType]:
+    """The backends side by side, then one table each for what needs a reason."""
+    if not report.coverage:
+        return
+    operators = len({op.op for op in report.ops})
+    yield from title("Coverage", f"{operators} distinct operators")
+    columns = [
+        Column("backend"),
+        Column("by operator", "right"),
+        Column("by calls", "right"),
+        Column("by time", "right"),
+        Column("unknown", "right"),
+        Column("partitions", "right"),
+        Column("table", grow=1, wrap=True),
+    ]
+    yield table(columns, [_figures(*item) for item in report.coverage.items()])
+    for backend, found in report.coverage.items():
+        yield from _reasons(backend, found, report)
+
+
+def _figures(backend: str, found: BackendCoverage) -> list[str | Text]:
+    return [
+        Text(backend, "bold"),
+        _share(found.by_op),
+        _share(found.by_calls),
+        _share(found.by_time),
+        str(found.unknown_ops),
+        figures.UNKNOWN if found.partitions is None else str(found.partitions),
+        ", ".join(f"{key} {value}" for key, value in found.table.items()),
+    ]
+
+
+def _share(fraction: float | None) -> Text:
+    complete = fraction is not None and fraction >= 1
+    return Text(figures.percent(fraction), "green" if complete else "yellow")
+
+
+def _reasons(backend: str, found: BackendCoverage, report: Report) -> Iterator[RenderableType]:
+    groups = grouping.not_native(found, report.ops)
+    yield Text("")
+    if not groups:
+        yield line((backend, "bold"), ": every operator is native")
+        return
+    uncovered = sum(group.level not in (*COVERED_LEVELS, UNKNOWN_LEVEL) for group in groups)
+    said = f"{uncovered} not covered" if uncovered else "all known ones covered"
+    yield line((backend, "bold"), f": {len(groups)} operators not plain native, {said}")
+    columns = [
+        Column("operator"),
+        Column("level"),
+        Column("calls", "right"),
+        Column("time", "right"),
+        Column("reason", grow=1, wrap=True),
+    ]
+    rows = [
+        (
+            group.op.removeprefix("aten.").removesuffix(".default"),
+            Text(group.level, _style(group.level)),
+            str(group.calls),
+            figures.percent(group.share),
+            group.reason,
+        )
+        for group in sorted(groups, key=lambda group: group.level in COVERED_LEVELS)[:MOST_ROWS]
+    ]
+    yield table(columns, rows)
+    if len(groups) > MOST_ROWS:
+        yield line((f"… {len(groups) - MOST_ROWS} more: report.json has all", "dim"))
+
+
+def _style(level: str) -> str:
+    if level in COVERED_LEVELS:
+        return "green"
+    return "yellow" if level == UNKNOWN_LEVEL else "red"

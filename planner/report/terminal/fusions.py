@@ -1,0 +1,97 @@
+"""What was fused and what was not, alike places folded into one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.report import figures, grouping
+from planner.report.model import Report
+from planner.report.terminal.layout import Cell, Column, line, table, title
+
+MOST_ROWS = 30
+MOST_REJECTIONS = 15
+_WIDE = 110
+
+
+def fusions(report: Report, width: int) -> Iterator[RenderableType]:
+    """Rule, place, time before and after, and whether it was kept and why."""
+    if not report.fusions:
+        if report.outcome is not None:
+            yield from title("Fusions", "none")
+        return
+    kept = sum(row.kept for row in report.fusions)
+    yield from title("Fusions", f"{kept} of {len(report.fusions)} places kept")
+    groups = grouping.fusions(report.fusions)
+    wide = width >= _WIDE
+    columns = [
+        Column("", "right"),
+        Column("rule"),
+        Column("where", grow=3, wrap=True),
+        Column("before → after", "right"),
+        Column("ratio", "right"),
+        Column("kept"),
+        *([Column("reason", grow=4, wrap=True)] if wide else []),
+    ]
+    yield table(columns, [_row(group, wide) for group in groups[:MOST_ROWS]])
+    if len(groups) > MOST_ROWS:
+        yield line((f"… {len(groups) - MOST_ROWS} more: report.json has all", "dim"))
+    if any(group.places > 1 for group in groups):
+        yield line(("times are for one place, the mean of all", "dim"))
+
+
+def rejections(report: Report, _width: int) -> Iterator[RenderableType]:
+    """Where a rule nearly applied, the most frequent reason first."""
+    groups = grouping.rejections(report.rejections)
+    if not groups:
+        return
+    yield from title("Not fused", f"{len(report.rejections)} places, {len(groups)} reasons")
+    columns = [
+        Column("", "right"),
+        Column("rule"),
+        Column("stage"),
+        Column("reason", grow=1, wrap=True),
+        Column("node"),
+    ]
+    rows = [
+        (_times(number), row.rule, row.stage, row.reason, row.node)
+        for row, number in groups[:MOST_REJECTIONS]
+    ]
+    yield table(columns, rows)
+    if len(groups) > MOST_REJECTIONS:
+        left = len(groups) - MOST_REJECTIONS
+        yield line((f"… {left} more reasons: report.json has all", "dim"))
+
+
+def _row(group: grouping.FusionGroup, wide: bool) -> list[Cell]:
+    row = group.first
+    source = figures.place(row.source, 2 if wide else 1) if row.source else None
+    where = Text(source or group.module or "the root module")
+    if source and group.module:
+        where.append(f"\n{group.module}", style="dim")
+    if not wide and row.reason:
+        where.append(f"\n{row.reason}")
+    verdict = Text("yes", "green") if row.kept else Text("no", "yellow")
+    cells: list[Cell] = [
+        _times(group.places),
+        Text(row.rule, "bold"),
+        where,
+        _change(group),
+        figures.ratio(group.ratio),
+        verdict,
+    ]
+    return [*cells, row.reason] if wide else cells
+
+
+def _change(group: grouping.FusionGroup) -> str:
+    """Measured where it is, else the predicted time, marked."""
+    before = figures.time(group.before_us)
+    if group.measured_us is None and group.predicted_us is not None:
+        return f"{before} → {figures.time(group.predicted_us, 'predicted')}"
+    return f"{before} → {figures.time(group.measured_us)}"
+
+
+def _times(number: int) -> str:
+    return f"x{number}" if number > 1 else ""

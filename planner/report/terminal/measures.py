@@ -1,0 +1,121 @@
+"""Numerics, the whole model's times, and the sentence that says what the caller gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.report import figures, grouping
+from planner.report.model import BenchmarkRow, Report
+from planner.report.terminal.layout import Cell, Column, line, table, title
+
+MOST_FAILURES = 20
+_WIDE = 100
+_BAR = 20
+
+
+def numerics(report: Report, width: int) -> Iterator[RenderableType]:
+    """Every failure, then the check nearest to its limit for each dtype and measure."""
+    if not report.numerics:
+        return
+    failures = [row for row in report.numerics if not row.passed]
+    said = f"{len(failures)} failed" if failures else "all passed"
+    yield from title("Numerics", f"{len(report.numerics)} checks against float64, {said}")
+    columns = [
+        Column("dtype"),
+        Column("measure", grow=1, wrap=True),
+        Column("checks", "right"),
+        Column("worst error", "right"),
+        Column("limit", "right"),
+        *([Column("eager", "right")] if width >= _WIDE else []),
+        Column("of", grow=2, wrap=True),
+    ]
+    for row in failures[:MOST_FAILURES]:
+        eager = f", eager {figures.error(row.eager_error)}" if row.eager_error is not None else ""
+        where = f" {row.subject}, {row.dtype}: "
+        measure = f"{row.measure} " if row.measure else ""
+        error = f"{measure}error {figures.error(row.error)} past {figures.error(row.limit)}"
+        yield line(("failed", "red"), f"{where}{error}{eager}")
+    if len(failures) > MOST_FAILURES:
+        yield line((f"… {len(failures) - MOST_FAILURES} more failures in report.json", "dim"))
+    yield table(columns, [_numerics_row(g, width) for g in grouping.numerics(report.numerics)])
+
+
+def benchmark(report: Report, width: int) -> Iterator[RenderableType]:
+    """All contestants, timed in turn in one process."""
+    rows = report.benchmark.rows
+    if not rows:
+        return
+    rounds = report.benchmark.rounds
+    yield from title("Benchmark", f"one forward, {rounds} rounds in turn" if rounds else "")
+    wide = width >= _WIDE
+    columns = [
+        Column(""),
+        Column("median", "right"),
+        Column("p20 to p80", "right"),
+        Column("speedup", "right"),
+        Column("cold start", "right"),
+        Column("peak", "right"),
+        *([Column("")] if wide else []),
+    ]
+    slowest = max((row.median_us for row in rows if row.median_us is not None), default=1.0)
+    yield table(columns, [_benchmark_row(row, slowest, wide) for row in rows])
+    for row in rows:
+        if row.reason:
+            yield line(f"{row.name.replace('_', ' ')}: {row.reason}")
+    low, high = report.benchmark.ratio_low, report.benchmark.ratio_high
+    if low is not None and high is not None:
+        interval = f"{figures.ratio(low)} to {figures.ratio(high)}"
+        yield line(f"eager over fused, pair by pair: 95 % interval {interval}")
+
+
+def outcome(report: Report, _width: int) -> Iterator[RenderableType]:
+    """What the caller gets and why."""
+    if report.outcome is None:
+        return
+    fused = report.outcome.result == "fused"
+    what = "The fused module is used" if fused else "The original module is used"
+    yield Text("")
+    yield line((what, "bold green" if fused else "bold yellow"), f": {report.outcome.reason}")
+
+
+def _numerics_row(group: grouping.NumericsGroup, width: int) -> list[Cell]:
+    worst = group.worst
+    checks = Text(str(group.checks))
+    if group.failed:
+        checks = Text(f"{group.failed} of {group.checks} failed", "red")
+    eager = [figures.error(worst.eager_error)] if width >= _WIDE else []
+    return [
+        Text(group.dtype, "bold"),
+        group.measure or "-",
+        checks,
+        figures.error(worst.error),
+        figures.error(worst.limit),
+        *eager,
+        worst.subject,
+    ]
+
+
+def _benchmark_row(row: BenchmarkRow, slowest: float, wide: bool) -> list[Cell]:
+    style = "bold green" if row.name == "fused" else ""
+    spread = "-"
+    if row.p20_us is not None and row.p80_us is not None:
+        spread = f"{figures.time(row.p20_us)} to {figures.time(row.p80_us)}"
+    bar = [Text(_bar(row.median_us, slowest), style or "dim")] if wide else []
+    return [
+        Text(row.name.replace("_", " "), style),
+        Text(figures.time(row.median_us), style),
+        spread,
+        Text(figures.ratio(row.speedup_vs_eager), style),
+        "-" if row.cold_s is None else figures.time(row.cold_s * 1e6),
+        figures.UNKNOWN if row.peak_bytes is None else figures.count(row.peak_bytes, "B"),
+        *bar,
+    ]
+
+
+def _bar(median_us: float | None, slowest: float) -> str:
+    if median_us is None:
+        return ""
+    return "█" * max(1, round(_BAR * median_us / slowest))

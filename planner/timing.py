@@ -1,0 +1,137 @@
+"""The only file that reads a clock or a device event: interleaved samples, medians, and who wins.
+
+A comparison is made of things run in one process, in turn, so that a drifting clock or a busy
+neighbour meets all of them alike. All times are microseconds.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["wins", "not slower", "slower"]
+
+_BOOTSTRAP_DRAWS = 2000
+_INTERVAL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Samples of one thing, in order taken, microseconds."""
+
+    samples_us: tuple[float, ...]
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    @property
+    def p20_us(self) -> float:
+        return percentile(self.samples_us, 0.2)
+
+    @property
+    def p80_us(self) -> float:
+        return percentile(self.samples_us, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Baseline time over candidate time, pair by pair: the median ratio and its bootstrap 95 %
+    interval.
+    """
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """`wins` when the interval lies above 1, `slower` when it lies below, else `not
+        slower`.
+        """
+        if self.low > 1.0:
+            return "wins"
+        return "not slower" if self.high >= 1.0 else "slower"
+
+
+def percentile(samples: Sequence[float], fraction: float) -> float:
+    """The `fraction` quantile with linear interpolation between order statistics."""
+    ordered = sorted(samples)
+    position = fraction * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def now_s() -> float:
+    """Monotonic host time in seconds, for durations that include compilation."""
+    return time.perf_counter()
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], object]],
+    device: str,
+    *,
+    rounds: int,
+    warmup: int = 3,
+    budget_s: float | None = None,
+) -> dict[str, Timing]:
+    """Time every call once a round, in turn, for `rounds` rounds or until `budget_s` seconds are
+    spent.
+
+    On CUDA a sample is the time between two device events around the call, so that it holds host
+    launch time only where the device waits for it. The order is rotated by one each round. At
+    least five rounds are run.
+    """
+    for call in calls.values():
+        for _ in range(warmup):
+            call()
+    names = list(calls)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    started = now_s()
+    for index in range(rounds):
+        if budget_s is not None and index >= 5 and now_s() - started > budget_s:
+            break
+        shift = index % len(names)
+        for name in names[shift:] + names[:shift]:
+            samples[name].append(time_once_us(calls[name], device))
+    return {name: Timing(tuple(values)) for name, values in samples.items()}
+
+
+def time_once_us(call: Callable[[], object], device: str) -> float:
+    """Microseconds of one call: device events on CUDA, the host clock elsewhere (after
+    synchronizing).
+    """
+    import torch
+
+    if device.startswith("cuda"):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e6
+
+
+def compare(baseline: Timing, candidate: Timing, seed: int = 0) -> Comparison:
+    """Bootstrap the median of the paired ratios baseline / candidate (2,000 draws, 95 %
+    interval).
+    """
+    pairs = zip(baseline.samples_us, candidate.samples_us, strict=True)
+    ratios = [before / after for before, after in pairs]
+    source = random.Random(seed)
+    medians = sorted(
+        statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(_BOOTSTRAP_DRAWS)
+    )
+    tail = (1.0 - _INTERVAL) / 2
+    return Comparison(
+        statistics.median(ratios), percentile(medians, tail), percentile(medians, 1.0 - tail)
+    )

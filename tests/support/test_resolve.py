@@ -1,0 +1,389 @@
+"""How an operator is found in a table, however it is written there, and what the reason says."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from planner.capture.op_graph import OpNode, TensorMeta
+from planner.report.model import COVERED_LEVELS
+from planner.support.resolve import Resolution, resolve
+from planner.support.tables import BackendTable
+
+MakeNode = Callable[..., OpNode]
+MakeTensor = Callable[..., TensorMeta]
+TableFrom = Callable[..., BackendTable]
+
+# As Ascend's list has it: structured operators stand under their out= names only.
+DIALECT = {
+    "aten.gelu.out": "native",
+    "aten.isin.Tensor_Tensor_out": "native",
+    "aten.hardsigmoid.out": "native",
+    "aten.all.out": "native",
+    "aten.max.dim_max": "native",
+    "aten.div.out_mode": "native",
+    "aten.arange.start_out": "native",
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "listed", "match"),
+    [
+        ("aten.gelu.default", "aten.gelu.out", "delegate"),
+        ("aten.isin.Tensor_Tensor", "aten.isin.Tensor_Tensor_out", "delegate"),
+        ("aten.hardsigmoid.default", "aten.hardsigmoid.out", "delegate"),
+        ("aten.all.dim", "aten.all.out", "delegate"),
+        ("aten.max.dim", "aten.max.dim_max", "delegate"),
+        ("aten.div.Tensor_mode", "aten.div.out_mode", "delegate"),
+        ("aten.arange.start_step", "aten.arange.start_out", "twin"),
+    ],
+)
+def test_an_operator_listed_only_as_out_is_found(
+    table_from: TableFrom, op: str, listed: str, match: str
+) -> None:
+    found = resolve(op, table_from(entries=DIALECT))
+    assert (found.level, found.match, found.via) == ("native", match, (listed,))
+    assert f"only as {listed}" in found.reason
+
+
+def test_another_overload_does_not_stand_for_the_one_asked(table_from: TableFrom) -> None:
+    found = resolve("aten.all.default", table_from(entries=DIALECT))
+    assert (found.level, found.match) == ("unknown", "default")
+    assert "aten.all.out" in found.reason
+    assert "says nothing of this one" in found.reason
+
+
+def test_a_packet_is_marked_as_weaker_evidence(table_from: TableFrom) -> None:
+    found = resolve("aten.all.default", table_from(entries={"aten.all": "native"}))
+    assert (found.level, found.match) == ("native", "packet")
+    assert "weaker evidence" in found.reason
+
+
+def test_the_exact_overload_goes_before_packet_and_twin(table_from: TableFrom) -> None:
+    entries = {"aten.gelu.default": "stub", "aten.gelu.out": "native", "aten.gelu": "native"}
+    found = resolve("aten.gelu.default", table_from(entries=entries))
+    assert (found.level, found.match) == ("stub", "exact")
+
+
+def test_a_twin_goes_before_the_packet(table_from: TableFrom) -> None:
+    entries = {"aten.gelu.out": "cpu_fallback", "aten.gelu": "native"}
+    assert resolve("aten.gelu.default", table_from(entries=entries)).level == "cpu_fallback"
+
+
+def test_an_absent_operator_takes_the_default(table_from: TableFrom) -> None:
+    default = {"level": "cpu_fallback", "reason": "What is not listed runs on the CPU."}
+    found = resolve("aten.gelu.default", table_from(entries={"aten.mm": "native"}, default=default))
+    assert (found.level, found.reason) == ("cpu_fallback", "What is not listed runs on the CPU.")
+
+
+def test_an_implementation_for_every_device_needs_no_entry(table_from: TableFrom) -> None:
+    found = resolve("aten.transpose.int", table_from())
+    assert (found.level, found.match) == ("composite_explicit", "composite")
+
+
+def test_the_generator_s_wrapper_of_a_structured_operator_proves_nothing(
+    table_from: TableFrom,
+) -> None:
+    assert resolve("aten.softplus.default", table_from()).level == "unknown"
+
+
+def test_a_name_that_torch_lacks_is_unknown_whatever_the_default(onnx_table: BackendTable) -> None:
+    found = resolve("aten.no_such_thing.default", onnx_table)
+    assert found.level == "unknown"
+    assert "no operator aten.no_such_thing.default" in found.reason
+
+
+def test_a_condition_is_told_and_not_taken_as_met(table_from: TableFrom) -> None:
+    entry = {"level": "conditional", "condition": "approximate is 'none'"}
+    found = resolve("aten.gelu.default", table_from(entries={"aten.gelu.default": entry}))
+    assert found.level == "unknown"
+    assert "approximate is 'none'" in found.reason
+
+
+def test_sources_that_disagree_are_both_told(table_from: TableFrom) -> None:
+    docs = {
+        "kind": "documentation",
+        "ref": "page",
+        "checked": "2026-11-30",
+        "packages": {"made-up-docs": "1.1"},
+        "extractor": "by hand",
+    }
+    entry = {"level": "native", "disputed": {"docs": "unsupported"}}
+    table = table_from(entries={"aten.mm.default": entry}, further_sources={"docs": docs})
+    reason = resolve("aten.mm.default", table).reason
+    assert "made-up-docs 1.1, page, says unsupported" in reason
+
+
+class TestDtypes:
+    ENTRIES = {  # noqa: RUF012 - a constant of the class
+        name: {"level": "native", "dtypes": ["bfloat16", "float32"]}
+        for name in ("aten.mul.Tensor", "aten.embedding.default", "aten.where.self", "aten.gelu")
+    }
+
+    def test_a_limit_that_is_met_makes_it_unsupported(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.gelu.default", tensor(4, dtype="float64"))
+        found = resolve(call.op, table_from(entries=self.ENTRIES), call)
+        assert found.level == "unsupported"
+        assert found.reason == (
+            "Made-Up has aten.gelu for bfloat16, float32; this model needs it in float64."
+        )
+
+    def test_within_the_limit_it_stays_supported(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.gelu.default", tensor(4, dtype="bfloat16"))
+        found = resolve(call.op, table_from(entries=self.ENTRIES), call)
+        assert (found.level, found.dtypes) == ("native", ("bfloat16", "float32"))
+
+    def test_index_and_mask_tensors_do_not_count(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        table = table_from(entries=self.ENTRIES)
+        lookup = node("aten.embedding.default", tensor(9, 4), tensor(3, dtype="int64"))
+        choice = node("aten.where.self", tensor(4, dtype="bool"), tensor(4), tensor(4))
+        assert resolve(lookup.op, table, lookup).level == "native"
+        assert resolve(choice.op, table, choice).level == "native"
+
+    @pytest.mark.parametrize(
+        ("left", "right", "out", "level"),
+        [
+            ("bool", "float32", "float32", "native"),
+            ("float32", "float64", "float64", "unsupported"),
+            ("int64", "int64", "float32", "native"),
+            ("int64", "int64", "int64", "unsupported"),
+        ],
+    )
+    def test_a_pointwise_operator_counts_in_its_promoted_dtype(
+        self,
+        table_from: TableFrom,
+        node: MakeNode,
+        tensor: MakeTensor,
+        left: str,
+        right: str,
+        out: str,
+        level: str,
+    ) -> None:
+        inputs = tensor(4, dtype=left), tensor(4, dtype=right)
+        call = node("aten.mul.Tensor", *inputs, out=(tensor(4, dtype=out),))
+        assert resolve(call.op, table_from(entries=self.ENTRIES), call).level == level
+
+    def test_unknown_dtypes_limit_nothing_and_promise_nothing(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.gelu.default", tensor(4, dtype="float64"))
+        found = resolve(call.op, table_from(), call)
+        assert (found.level, found.dtypes) == ("native", None)
+
+    def test_a_limit_does_not_lift_what_is_not_covered(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        entry = {"level": "cpu_fallback", "dtypes": ["float32"]}
+        call = node("aten.gelu.default", tensor(4, dtype="float64"))
+        table = table_from(entries={"aten.gelu.default": entry})
+        assert resolve(call.op, table, call).level == "cpu_fallback"
+
+
+class TestComposites:
+    def test_linear_is_covered_by_its_parts(
+        self, cuda_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.linear.default", tensor(2, 3, 4), tensor(5, 4), tensor(5))
+        found = resolve(call.op, cuda_table, call)
+        assert (found.level, found.match) == ("composite_implicit", "composite")
+        assert found.via == ("aten.view.default", "aten.t.default", "aten.addmm.default")
+
+    def test_one_missing_part_is_missing_support(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        entries = {"aten.addmm.out": "cpu_fallback", "aten.view.default": "native"}
+        call = node("aten.linear.default", tensor(2, 3, 4), tensor(5, 4), tensor(5))
+        found = resolve(call.op, table_from(entries=entries), call)
+        assert found.level == "cpu_fallback"
+        assert "does not cover aten.addmm.default" in found.reason
+        assert "computes it on the CPU" in found.reason
+
+    def test_an_unknown_part_makes_the_whole_unknown(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.linear.default", tensor(3, 4), tensor(5, 4), tensor(5))
+        found = resolve(call.op, table_from(entries={"aten.mm.default": "native"}), call)
+        assert found.level == "unknown"
+        assert "aten.addmm.default" in found.reason
+
+    def test_a_dtype_limit_of_a_part_counts(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        entries = {"aten.native_layer_norm.default": {"level": "native", "dtypes": ["float32"]}}
+        row = tensor(2, 4, dtype="float16")
+        call = node("aten.layer_norm.default", row, (4,))
+        found = resolve(call.op, table_from(entries=entries), call)
+        assert found.level == "unsupported"
+        assert "needs it in float16" in found.reason
+
+    def test_an_own_kernel_goes_before_the_parts(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.linear.default", tensor(3, 4), tensor(5, 4))
+        found = resolve(call.op, table_from(entries={"aten.linear.default": "native"}), call)
+        assert (found.level, found.via) == ("native", ())
+
+    def test_attention_stays_whole_and_names_the_fused_kernels(
+        self, cuda_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        query = tensor(1, 2, 16, 64, dtype="bfloat16")
+        call = node("aten.scaled_dot_product_attention.default", query, query, query)
+        found = resolve(call.op, cuda_table, call)
+        assert found.level == "composite_implicit"
+        assert "aten.bmm.default" in found.via
+        assert "aten._scaled_dot_product_flash_attention.default" in found.reason
+
+    def test_attention_on_cpu_takes_the_kernel_for_cpu(
+        self, cpu_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        query = tensor(1, 2, 16, 64)
+        call = node("aten.scaled_dot_product_attention.default", query, query, query)
+        via = resolve(call.op, cpu_table, call).via
+        assert via == ("aten._scaled_dot_product_flash_attention_for_cpu.default",)
+
+    def test_the_parts_are_those_that_really_run(
+        self, cpu_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.linear.default", tensor(2, 3, 4), tensor(5, 4), tensor(5))
+        with (
+            torch.inference_mode(),
+            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+        ):
+            torch.nn.functional.linear(torch.ones(2, 3, 4), torch.ones(5, 4), torch.ones(5))
+        ran = {event.key for event in profile.key_averages()}
+        via = resolve(call.op, cpu_table, call).via
+        assert {part.removesuffix(".default").replace(".", "::") for part in via} <= ran
+
+    def test_a_no_op_runs_nothing(
+        self, cuda_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.contiguous.default", tensor(2, 3))
+        found = resolve(call.op, cuda_table, call)
+        assert (found.level, found.via) == ("composite_implicit", ())
+
+    def test_a_dtype_argument_is_understood(
+        self, cuda_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.to.dtype", tensor(2, 3), "float16")
+        assert resolve(call.op, cuda_table, call).via == ("aten._to_copy.default",)
+
+    def test_a_path_that_depends_on_values_is_unknown(
+        self, cpu_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.one_hot.default", tensor(3, dtype="int64"))
+        found = resolve(call.op, cpu_table, call)
+        assert found.level == "unknown"
+        assert "depends on the values" in found.reason
+
+    def test_without_inputs_the_reason_says_that_parts_were_not_looked_at(
+        self, cuda_table: BackendTable
+    ) -> None:
+        found = resolve("aten.linear.default", cuda_table)
+        assert found.level == "composite_implicit"
+        assert "depends on the inputs" in found.reason
+
+
+class TestConverter:
+    def test_the_direct_entry_is_preferred(
+        self, onnx_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.layer_norm.default", tensor(2, 4), (4,))
+        found = resolve(call.op, onnx_table, call)
+        assert (found.level, found.match, found.via) == ("converter", "exact", ())
+
+    def test_case_of_overloads_agrees_with_the_exporter(
+        self, onnx_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        ids, stop = tensor(3, 4, dtype="int64"), tensor(3, dtype="int64")
+        call = node("aten.isin.Tensor_Tensor", ids, stop, out=(tensor(3, 4, dtype="bool"),))
+        found = resolve(call.op, onnx_table, call)
+        assert (found.level, found.match) == ("decomposed", "decomposition")
+        assert "aten.eq.Tensor" in found.via
+        assert _exports(torch.isin, torch.ones(3, 4, dtype=torch.int64), torch.arange(3))
+
+    def test_a_decomposition_that_ends_outside_agrees_with_the_exporter(
+        self, onnx_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("aten.cumprod.default", tensor(3, 3), 0)
+        found = resolve(call.op, onnx_table, call)
+        assert found.level == "unsupported"
+        assert "does not cover prims.prod.default" in found.reason
+        assert not _exports(lambda x: torch.cumprod(x, 0), torch.ones(3, 3))
+
+    def test_an_in_place_operator_is_its_functional_twin(self, onnx_table: BackendTable) -> None:
+        found = resolve("aten.relu_.default", onnx_table)
+        assert (found.level, found.match, found.via) == (
+            "converter",
+            "twin",
+            ("aten.relu.default",),
+        )
+
+
+class TestCustomOperators:
+    @pytest.fixture
+    def library(self) -> Iterator[torch.library.Library]:
+        with torch.library._scoped_library("support_tests", "DEF") as library:
+            library.define("on_cpu(Tensor x) -> Tensor")
+            library.impl("on_cpu", torch.clone, "CPU")
+            library.define("both(Tensor x) -> Tensor")
+            library.impl("both", torch.clone, "CPU")
+            library.impl("both", torch.nn.functional.gelu, "CompositeImplicitAutograd")
+            library.define("as_gelu(Tensor x) -> Tensor")
+            library.impl("as_gelu", torch.nn.functional.gelu, "CompositeImplicitAutograd")
+            yield library
+
+    @pytest.mark.usefixtures("library")
+    def test_a_registered_kernel_counts_for_its_device_only(
+        self, cpu_table: BackendTable, cuda_table: BackendTable, onnx_table: BackendTable
+    ) -> None:
+        op = "support_tests.on_cpu.default"
+        on_cpu = resolve(op, cpu_table)
+        assert (on_cpu.level, on_cpu.match) == ("native", "registered")
+        assert resolve(op, cuda_table).level == "unknown"
+        assert resolve(op, onnx_table).level == "unknown"
+
+    @pytest.mark.usefixtures("library")
+    def test_a_custom_composite_is_followed(
+        self, cuda_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("support_tests.as_gelu.default", tensor(4))
+        found = resolve(call.op, cuda_table, call)
+        assert (found.level, found.via) == ("composite_implicit", ("aten.gelu.default",))
+
+    @pytest.mark.usefixtures("library")
+    def test_a_custom_kernel_goes_before_the_composite(
+        self, cpu_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        call = node("support_tests.both.default", tensor(4))
+        assert resolve(call.op, cpu_table, call).level == "native"
+
+    def test_an_operator_nobody_registered_is_unknown(self, onnx_table: BackendTable) -> None:
+        found = resolve("transformers.no_such_kernel.default", onnx_table)
+        assert found.level == "unknown"
+        assert "custom operator" in found.reason
+
+
+def test_every_answer_has_a_reason_and_a_source(cuda_table: BackendTable) -> None:
+    for op in (*list(cuda_table.entries)[::50], "aten.nothing.default", "fuseplan.mine.default"):
+        found: Resolution = resolve(op, cuda_table)
+        assert found.reason.endswith(".")
+        assert found.evidence
+        assert found.covered == (found.level in COVERED_LEVELS)
+
+
+def _exports(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> bool:
+    class Model(torch.nn.Module):
+        def forward(self, *args: torch.Tensor) -> torch.Tensor:
+            return function(*args)
+
+    try:
+        torch.onnx.export(Model().eval(), inputs, dynamo=True, verbose=False)
+    except torch.onnx.OnnxExporterError:
+        return False
+    return True
