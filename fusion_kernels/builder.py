@@ -35,12 +35,14 @@ class Builder:
         self._row_rank = 0
         self.result_dtype = "float32"
 
-    def input(self, hint: str, dtype: str, shape: Sequence[int], stride: Sequence[int]) -> str:
-        """Declare a tensor the region reads; returns its name."""
+    def input(
+        self, hint: str, dtype: str, shape: Sequence[int], stride: Sequence[int], rank: int
+    ) -> str:
+        """Declare a tensor the region reads (see `Input`); returns its name."""
         if dtype not in _SUPPORTED:
             raise NotLowered(f"{dtype} tensors have no kernel expression")
         name = self._fresh(hint)
-        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride)))
+        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank))
         self._dtypes[name] = "float32" if dtype in FLOATING else dtype
         return name
 

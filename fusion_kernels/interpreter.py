@@ -30,10 +30,12 @@ from triton.runtime.jit import JITFunction, mangle_type
 _LIBRARIES = (tl, tl.core, tl.math, tl.standard, tl.random)
 _CLASSES = (tl.core.tensor, tl.core.dtype, tl.core.tensor_descriptor_base)
 # Functions of libdevice that torch has under the same name, and what it calls otherwise.
-_SAME_NAME = """
-acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc erfinv exp exp2 expm1 floor
-fmod hypot lgamma log log10 log1p log2 pow rsqrt sin sinh sqrt tan tanh trunc
-""".split()
+_SAME_NAME = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos"),
+    *("cosh", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "fmod", "hypot"),
+    *("lgamma", "log", "log10", "log1p", "log2", "pow", "rsqrt", "sin", "sinh", "sqrt", "tan"),
+    *("tanh", "trunc"),
+)
 _LIBDEVICE = {
     **{name: getattr(torch, name) for name in _SAME_NAME},
     "rint": torch.round,
@@ -79,6 +81,7 @@ def _scope() -> Iterator[None]:
                 for name, function in _LIBDEVICE.items():
                     setattr(space, name, _elementwise(function))
             interpreter._convert_float = _rounding_convert(interpreter._convert_float)
+            interpreter._patch_lang_tensor = _indexable(interpreter._patch_lang_tensor)
             yield
         finally:
             for space, names in before:
@@ -135,3 +138,12 @@ def _rounding_convert(truncating: Callable[..., Any]) -> Callable[..., Any]:
         return rounded.view(torch.uint16).numpy()
 
     return convert
+
+
+def _indexable(patch: Callable[..., None]) -> Callable[..., None]:
+    # Triton 3.6 reads a loop bound, an array of one element, in a way that numpy 2.4 refuses.
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patched

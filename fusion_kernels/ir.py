@@ -68,12 +68,14 @@ Operand = str | float | int | bool
 class Input:
     """A tensor the region reads. `shape` has the region's rank, 1 where the tensor broadcasts;
     `stride` counts
-    elements, 0 where it broadcasts."""
+    elements, 0 where it broadcasts. `rank` is the tensor's own; the dimensions before it are
+    padding."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,11 @@ from fusion_kernels.rule import FusionRule, Match, Variant, broadcasts_into
 
 _TENSOR, _VECTOR = (4, 8), (8,)
 _EPS = 1.2345678e-5
-_NORM = {"norm_weight": _VECTOR, "norm_bias": _VECTOR, "eps": _EPS}
+_NORM: dict[str, tuple[int, ...] | float] = {
+    "norm_weight": _VECTOR,
+    "norm_bias": _VECTOR,
+    "eps": _EPS,
+}
 _OPTIONAL = frozenset({"norm_weight", "norm_bias"})
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from planner.errors import FuseplanError
+from planner.sources.load import KNOWN_FORMS
 from planner.sources.options import DTYPES, MASKS, SourceOptions, parse_input, parse_setting
 
 if TYPE_CHECKING:
@@ -16,12 +17,9 @@ if TYPE_CHECKING:
 DEFAULT_BACKENDS = ("cpu", "cuda", "onnx")
 FORMATS = ("terminal", "json")
 
-MODEL_HELP = """\
+MODEL_HELP = f"""\
 MODEL is one of
-  hf:TYPE              a transformers type or class with random weights: hf:bert, hf:GPT2Model
-  hf:DIR               a local checkpoint folder: hf:./my-checkpoint
-  FILE.py:NAME         a callable returning a module or (module, args, kwargs), or a module
-  package.module:NAME  the same, from an importable module
+{KNOWN_FORMS}
 
 exit status: 0 done, 1 a gate fell short, 2 the call or the input is wrong,
 3 the environment lacks something (device, package, compiler)"""

@@ -145,14 +145,17 @@ def _without_figures(title: str, reason: str) -> Device:
 
 
 def _tf32_uses() -> frozenset[MatrixUse]:
+    """Where torch's present settings allow TF32. The older getters (`allow_tf32`) raise once a
+    program has used the newer ones read here.
+    """
     import torch
 
-    uses: set[MatrixUse] = set()
-    if torch.get_float32_matmul_precision() != "highest":
-        uses.add("matmul")
-    if torch.backends.cudnn.allow_tf32:
-        uses.add("convolution")
-    return frozenset(uses)
+    backends: Any = torch.backends
+    settings: dict[MatrixUse, str] = {
+        "matmul": backends.cuda.matmul.fp32_precision,
+        "convolution": backends.cudnn.conv.fp32_precision,
+    }
+    return frozenset(use for use, precision in settings.items() if precision == "tf32")
 
 
 def _device(content: Any, path: str, name: str) -> Device:

@@ -90,7 +90,8 @@ def _declare(builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint
     missing = len(shape) - len(own)
     stride = tuple(0 if n == 1 else int(s) for n, s in zip(own, value.stride(), strict=True))
     dtype = str(value.dtype).removeprefix("torch.")
-    return builder.input(hint(node), dtype, (1,) * missing + own, (0,) * missing + stride)
+    padded = ((1,) * missing + own, (0,) * missing + stride)
+    return builder.input(hint(node), dtype, *padded, rank=len(own))
 
 
 def _lower_node(builder: Builder, node: fx.Node, names: Mapping[fx.Node, str]) -> str:

@@ -106,7 +106,8 @@ def _loose_work(events: Sequence[Event], roots: dict[int, list[Call]]) -> Iterat
         if event.kind != "device":
             continue
         launch = launches.get(event.correlation)
-        named = by_number.get(event.linked)
+        # Number 0 is no link.
+        named = by_number.get(event.linked) if event.linked else None
         owner = named if launch is None else _launcher(launch, named, roots)
         if owner is None:
             yield event
@@ -120,10 +121,9 @@ def _launcher(launch: Event, named: Call | None, roots: dict[int, list[Call]]) -
 
     A launch recorded under a thread of its own is looked for on every thread.
     """
-    if named is not None and named.event.start_ns <= launch.start_ns <= named.event.end_ns:
-        found = _innermost(launch.start_ns, [named])
-        if found is not None:
-            return found
+    found = _innermost(launch.start_ns, [named]) if named is not None else None
+    if found is not None:
+        return found
     threads = [roots[launch.thread]] if launch.thread in roots else list(roots.values())
     for calls in threads:
         found = _innermost(launch.start_ns, calls)

@@ -1,0 +1,1 @@
+"""The report: its data, its file, and one renderer a format."""

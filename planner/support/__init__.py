@@ -1,3 +1,1 @@
-"""What each backend does with each operator: tables, their extraction, and the coverage of a
-model.
-"""
+"""What each backend does with each operator: tables, their extraction, coverage of a model."""

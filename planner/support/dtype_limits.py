@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.capture.op_graph import OpNode
-from planner.support.op_names import overload_of
+from planner.support.op_names import overload_of, packet_of
 
+_ACCUMULATING = frozenset(f"aten.{name}" for name in ("sum", "nansum", "prod", "cumsum", "cumprod"))
+_CASTS = frozenset(("aten._to_copy", "aten.to", "prims.convert_element_type"))
 _FLOATING = ("float", "bfloat", "complex")
 
 
@@ -28,18 +30,24 @@ def call_of(node: OpNode) -> OpCall:
 
 
 def limiting_dtype(call: OpCall) -> str | None:
-    """The dtype to hold against a table's `dtypes`; None when the call has no tensor argument.
+    """The dtype to hold against a table's `dtypes`: the one torch computes in; None when the call
+    has no tensor argument.
 
-    A pointwise operator computes in the promoted dtype of its tensors (in its result's when
-    integers give a floating result: `mul(int64, 2.5)`), any other in that of its leading tensor.
+    For pointwise operators that is the promoted dtype of the tensors, for sums and products (which
+    torch accumulates in int64 for integers) the result's, for others the leading tensor's. Where
+    integers give a floating result (`mul(int64, 2.5)`, `logsumexp(int64)`) it is the result's,
+    except in a cast, whose source must be read as it is.
     """
     if not call.inputs:
         return None
-    if not _is_pointwise(call.op):
-        return call.inputs[0]
-    promoted = _promoted(call.inputs)
-    result = call.outputs[0] if call.outputs else promoted
-    return result if _is_floating(result) and not _is_floating(promoted) else promoted
+    packet = packet_of(call.op)
+    own = _promoted(call.inputs) if _is_pointwise(call.op) else call.inputs[0]
+    result = call.outputs[0] if call.outputs else own
+    if packet in _ACCUMULATING:
+        return result
+    if packet in _CASTS or _is_floating(own) or not _is_floating(result):
+        return own
+    return result
 
 
 def _is_pointwise(op: str) -> bool:

@@ -105,10 +105,10 @@ def absent_reason(op: str, own: bool, overloads: list[str], table: BackendTable)
     """For an operator that the table does not hold; `own` says whether it is one of torch's."""
     if not own:
         key = table.dispatch_key
-        where = f"and no {key} kernel is registered for it here" if key else "which lists none"
+        here = f", and this process has no {key} kernel registered for it" if key else ""
         return (
-            f"{op} is a custom operator: not in the table of {table.title}, {where}. "
-            "Whether the backend has it is not known."
+            f"{op} is a custom operator, which the table of {table.title} does not list{here}. "
+            "Whether the backend can run it is not known."
         )
     text = table.default_reason
     if overloads:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
-import yaml
+import torch
 
 from planner.cost import devices
-from planner.cost.devices import UnknownDevice, device_names, load_device, match_device
+from planner.cost.devices import UnknownDevice, device_for, device_names, load_device, match_device
 from planner.cost.measure_cpu import measure_cpu
 from planner.facts import BadFacts, facts_folder, read_yaml
 
@@ -118,12 +119,24 @@ def test_reported_name_must_match_whole() -> None:
     assert "NVIDIA H200 NVL" in other.reason
 
 
+def test_gpu_takes_tf32_from_torchs_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    # Stand-ins: torch's own settings, once written, cannot be put back as they were.
+    tf32, ieee = SimpleNamespace(fp32_precision="tf32"), SimpleNamespace(fp32_precision="ieee")
+    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=tf32))
+    monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace(conv=ieee))
+    device = device_for("cuda:0")
+    assert (device.name, device.tf32) == ("h200", frozenset({"matmul"}))
+
+
+def test_other_devices_have_a_reason_and_no_figures() -> None:
+    device = device_for("npu")
+    assert device.peak_tflops == {}
+    assert "'npu'" in device.reason
+
+
 def test_measured_cpu_has_figures_with_provenance() -> None:
     device = measure_cpu(seconds=0.01)
     assert device.bandwidth_gbs is not None
     assert set(device.peak_tflops) == {"float32", "bfloat16"}
     assert {source.kind for source in device.sources.values()} == {"measured"}
-
-
-def test_yaml_of_this_test_is_valid() -> None:
-    assert yaml.safe_load(TEXT)["name"] == "made"

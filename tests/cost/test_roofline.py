@@ -14,9 +14,7 @@ SOURCE = Source("assumed", "chosen by hand", "2026-11-30")
 
 
 def device(**figures: float) -> Device:
-    claims = {
-        name.replace("__", "."): (Claim(value, SOURCE),) for name, value in figures.items()
-    }
+    claims = {name.replace("__", "."): (Claim(value, SOURCE),) for name, value in figures.items()}
     return Device("made", "made", ("made",), claims)
 
 

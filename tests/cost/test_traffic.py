@@ -53,15 +53,15 @@ INDICES = torch.tensor([0, 3, 3])
         (torch.add, (X, X[:1].expand(16, 8)), 512 + 32 + 512),
     ],
 )
-def test_bytes(
-    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], expected: int
-) -> None:
+def test_bytes(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], expected: int) -> None:
     assert bytes_in(function, *inputs) == expected
 
 
 def test_dtype_of_unknown_size_is_unknown() -> None:
     x = TensorMeta((4,), "float4_e2m1fn_x2", (1,), "cpu")
-    assert bytes_of(OpNode("n", "aten.relu.default", (x,), {}, (x,), (x,), "", "", None, ())) is None
+    assert (
+        bytes_of(OpNode("n", "aten.relu.default", (x,), {}, (x,), (x,), "", "", None, ())) is None
+    )
 
 
 def reshape_node(source: Tensor, target: tuple[int, ...]) -> OpNode:

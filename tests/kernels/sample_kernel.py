@@ -27,7 +27,7 @@ def add_layer_norm_kernel(
     row_stride,
     n_cols,
     eps,
-    BLOCK_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,  # noqa: N803
 ):
     """out = (h - mean(h)) * rsqrt(var(h) + eps) * weight + bias, where h = x + residual."""
     row = tl.program_id(0).to(tl.int64)

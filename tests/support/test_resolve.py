@@ -169,6 +169,23 @@ class TestDtypes:
         call = node("aten.mul.Tensor", *inputs, out=(tensor(4, dtype=out),))
         assert resolve(call.op, table_from(entries=self.ENTRIES), call).level == level
 
+    def test_a_sum_of_booleans_counts_as_the_integers_torch_adds(
+        self, onnx_table: BackendTable, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        result = tensor(4, dtype="int64")
+        call = node("aten.cumsum.default", tensor(4, dtype="bool"), 0, out=(result,))
+        assert resolve(call.op, onnx_table, call).level == "converter"
+        assert _exports(lambda x: torch.cumsum(x, 0), torch.ones(4, dtype=torch.bool))
+
+    def test_a_cast_must_read_its_source(
+        self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
+    ) -> None:
+        entry = {"level": "native", "dtypes": ["float32"]}
+        table = table_from(entries={"aten._to_copy.default": entry})
+        result = tensor(4)
+        call = node("aten._to_copy.default", tensor(4, dtype="uint16"), out=(result,))
+        assert resolve(call.op, table, call).level == "unsupported"
+
     def test_unknown_dtypes_limit_nothing_and_promise_nothing(
         self, table_from: TableFrom, node: MakeNode, tensor: MakeTensor
     ) -> None:

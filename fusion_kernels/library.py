@@ -1,0 +1,120 @@
+"""An emitted kernel as a torch operator: schema, CUDA launch, CPU region, fake kernel, autograd
+behaviour.
+
+`Library.define`/`impl` costs 2 us a call where torch.library.custom_op costs 13. Operators live
+in the namespace `fuseplan`; their names hold a digest of what they compute, so one name never
+means two things. Autograd is refused: a fused operator raises when grad mode is on and an input
+requires grad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusion_kernels.cpu import CpuRegion, compile_region
+from fusion_kernels.emit.layout import Layout
+from fusion_kernels.emit.source import KernelSource
+from fusion_kernels.ir import Region
+from fusion_kernels.load import load_kernel
+
+NAMESPACE = "fuseplan"
+
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_DEFINED: dict[str, FusedOperator] = {}
+
+
+class NoBackward(RuntimeError):
+    """A fused operator was called for training."""
+
+
+@dataclass(slots=True)
+class FusedOperator:
+    """One generated kernel as an operator. `overload` is what a graph calls.
+
+    The launcher is loaded at the first CUDA call and may be replaced by `use`, so that a tuned
+    text takes the place of the default one; the CPU region is compiled at the first CPU call.
+    """
+
+    source: KernelSource
+    path: Path
+    overload: Any
+    _launcher: Callable[..., Any] | None = None
+    _cpu: CpuRegion | None = None
+
+    @property
+    def name(self) -> str:
+        return self.source.file_name
+
+    def use(self, source: KernelSource, path: Path) -> None:
+        """Run this text from now on; it must compute the same."""
+        self.source, self.path, self._launcher = source, path, None
+
+    def cpu_region(self) -> CpuRegion:
+        """The region as it runs on CPU, compiled at the first call."""
+        if self._cpu is None:
+            self._cpu = compile_region(self.source.region)
+        return self._cpu
+
+    def on_cpu(self, *tensors: torch.Tensor) -> Any:
+        results = self.cpu_region().run(*tensors)
+        return results[0] if len(results) == 1 else results
+
+    def on_cuda(self, *tensors: torch.Tensor) -> Any:
+        if self._launcher is None:
+            self._launcher = load_kernel(self.path, self.source.name).launcher
+        return self._launcher(*tensors)
+
+
+def define(source: KernelSource, path: Path) -> FusedOperator:
+    """The operator of an emitted kernel; defined once a process, whatever asks for it again."""
+    known = _DEFINED.get(source.file_name)
+    if known is not None:
+        known.use(source, path)
+        return known
+    name = source.file_name
+    inputs = ", ".join(f"Tensor {item.name}" for item in source.region.inputs)
+    results = ", ".join(["Tensor"] * len(source.region.outputs))
+    returns = results if len(source.region.outputs) == 1 else f"({results})"
+    _LIBRARY.define(f"{name}({inputs}) -> {returns}")
+    operator = FusedOperator(source, path, getattr(torch.ops.fuseplan, name).default)
+    _LIBRARY.impl(name, operator.on_cpu, "CPU")
+    _LIBRARY.impl(name, operator.on_cuda, "CUDA")
+    _LIBRARY.impl(name, _refuse_backward(operator.overload), "Autograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(source.region, source.layout))
+    _DEFINED[name] = operator
+    return operator
+
+
+def _refuse_backward(overload: Any) -> Callable[..., Any]:
+    def call(*tensors: torch.Tensor) -> Any:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            raise NoBackward(
+                f"{overload} has no backward: call the fused module, which falls back to the "
+                "original program when gradients are needed, or use torch.no_grad()."
+            )
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload(*tensors)
+
+    return call
+
+
+def _fake(region: Region, layout: Layout) -> Callable[..., Any]:
+    inverse = tuple(layout.order.index(d) for d in range(len(layout.order)))
+
+    def fake(*tensors: torch.Tensor) -> Any:
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        permuted = [shape[d] for d in layout.order]
+        results = tuple(
+            torch.empty(
+                permuted, dtype=getattr(torch, output.dtype), device=tensors[0].device
+            ).permute(inverse)
+            for output in region.outputs
+        )
+        return results[0] if len(results) == 1 else results
+
+    return fake

@@ -1,0 +1,145 @@
+"""The end-to-end race: eager, torch.compile and the fused module, interleaved in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.report.model import Benchmark, BenchmarkRow
+from planner.timing import Comparison, Timing, compare, interleaved, now_s
+
+Call = Callable[[], object]
+
+EAGER, COMPILED, FUSED = "eager", "compile_default", "fused"
+
+_ROUNDS = 200
+_BUDGET_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The race's figures, and how the fused module stands against eager (None when it did not
+    run).
+    """
+
+    benchmark: Benchmark
+    against_eager: Comparison | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A compiled call with the seconds that its first one took."""
+
+    run: Call
+    cold_s: float
+
+    def __call__(self) -> object:
+        return self.run()
+
+
+def race(
+    eager: nn.Module,
+    fused: nn.Module | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    device: str,
+    *,
+    compile_peer: bool,
+    budget_s: float = _BUDGET_S,
+) -> Race:
+    """Time one forward of each, in turn. `cold_s` of a row is its first call, compilation
+    included.
+
+    A peer that fails to compile keeps a row with the reason and no figures.
+    """
+    runs: dict[str, Call] = {EAGER: _call(eager, args, kwargs)}
+    cold: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    if compile_peer:
+        compiled, reason = _compiled(eager, args, kwargs)
+        if compiled is None:
+            failed[COMPILED] = reason
+        else:
+            runs[COMPILED] = compiled
+    if fused is not None:
+        runs[FUSED] = _call(fused, args, kwargs)
+    for name, run in runs.items():
+        cold[name] = _cold_s(run, device)
+    timings = interleaved(runs, device, rounds=_ROUNDS, budget_s=budget_s)
+    peaks = {name: _peak_bytes(run, device) for name, run in runs.items()}
+    against = compare(timings[EAGER], timings[FUSED]) if FUSED in timings else None
+    rows = [_row(name, timings, cold, peaks) for name in runs]
+    rows += [
+        BenchmarkRow(name, None, None, None, None, None, None, why) for name, why in failed.items()
+    ]
+    rounds = len(timings[EAGER].samples_us)
+    low, high = (against.low, against.high) if against else (None, None)
+    return Race(Benchmark(tuple(rows), rounds, low, high), against)
+
+
+def _call(module: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    def run() -> object:
+        with torch.no_grad():
+            return module(*args, **kwargs)
+
+    return run
+
+
+def _compiled(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Call | None, str]:
+    """torch.compile in its default mode; (None, reason) when its first call fails."""
+    torch._dynamo.reset()
+    run = _call(torch.compile(module), args, kwargs)
+    try:
+        begin = now_s()
+        run()
+        spent = now_s() - begin
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        return None, f"torch.compile failed: {type(error).__name__}: {lines[0] if lines else ''}"
+
+    return _Compiled(run, spent), ""
+
+
+def _cold_s(run: Call, device: str) -> float:
+    """Seconds of the first call; torch.compile's was taken when it compiled."""
+    if isinstance(run, _Compiled):
+        return run.cold_s
+    begin = now_s()
+    run()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return now_s() - begin
+
+
+def _peak_bytes(run: Call, device: str) -> int | None:
+    """Peak device memory of one forward, weights included; unknown on CPU."""
+    if not device.startswith("cuda"):
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated(device)
+
+
+def _row(
+    name: str,
+    timings: Mapping[str, Timing],
+    cold: Mapping[str, float],
+    peaks: Mapping[str, int | None],
+) -> BenchmarkRow:
+    timing = timings[name]
+    return BenchmarkRow(
+        name=name,
+        median_us=timing.median_us,
+        p20_us=timing.p20_us,
+        p80_us=timing.p80_us,
+        speedup_vs_eager=compare(timings[EAGER], timing).ratio,
+        cold_s=cold[name],
+        peak_bytes=peaks[name],
+    )

@@ -1,0 +1,69 @@
+"""A part of a graph as a module of its own: to measure it, to compare with it, to run it in
+float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from planner.capture.view import op_name
+
+_CASTS = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """`module(*inputs)` returns a tuple with the value of each node in `outputs`."""
+
+    module: fx.GraphModule
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+
+
+def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -> Subgraph:
+    """The nodes (in graph order) as a module; outputs are those read outside.
+
+    `inputs` fixes the order of the arguments; by default it is the order of first use.
+    """
+    inside = set(nodes)
+    feeding = dict.fromkeys(
+        source for node in nodes for source in node.all_input_nodes if source not in inside
+    )
+    ordered = tuple(inputs) if inputs is not None else tuple(feeding)
+    outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in ordered:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in nodes:
+        copies[node] = graph.node_copy(node, lambda source: copies[source])
+    graph.output(tuple(copies[node] for node in outputs))
+    return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, outputs)
+
+
+def run_in_float64(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """The module's result with every floating value in float64.
+
+    Casts that the program itself makes are applied: the value is rounded to the cast's dtype and
+    goes on in float64. Nothing else is rounded.
+    """
+    widened = [t.double() if t.is_floating_point() else t for t in tensors]
+    with torch.no_grad():
+        result: tuple[Any, ...] = _Float64(module).run(*widened)
+    return result
+
+
+class _Float64(fx.Interpreter):
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "call_function" and op_name(n) in _CASTS:
+            result = result.to(n.meta["val"].dtype)
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            return result.double()
+        return result
