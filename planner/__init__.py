@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.pipeline import audit, bench, capture, fuse, rank
+    from planner.pipeline import audit, capture, fuse
 
-__all__ = ["audit", "bench", "capture", "fuse", "rank"]
+__all__ = ["audit", "capture", "fuse"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,20 +21,20 @@ from torch.utils import _pytree as pytree
 
 from fusion_kernels.tolerances import MIN_DRAWS
 from planner.bench import Race, race
-from planner.capture.export import Captured
-from planner.capture.export import capture as export
-from planner.capture.op_graph import OpGraph, OpKey
-from planner.capture.view import op_graph, tensor_meta
 from planner.cost.devices import Device, device_for
 from planner.cost.families import is_work
 from planner.draws import draw_like
 from planner.environment import environment
 from planner.errors import FuseplanError
-from planner.fuse.module import FusedModule
-from planner.fuse.plan import FusionPlan, make_plan
-from planner.fuse.rewrite import replace_regions
-from planner.fuse.rows import fusion_rows, rejection_rows
-from planner.fuse.subgraph import run_in_float64
+from planner.fusion.module import FusedModule
+from planner.fusion.plan import FusionPlan, make_plan
+from planner.fusion.rewrite import replace_regions
+from planner.fusion.rows import fusion_rows, rejection_rows
+from planner.fusion.subgraph import run_in_float64
+from planner.graph.export import Captured
+from planner.graph.export import capture as export
+from planner.graph.op_graph import OpGraph, OpKey
+from planner.graph.view import op_graph, tensor_meta
 from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
 from planner.passes.runner import Pass, count_operators, run_passes

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
-from planner.capture.op_graph import OpGraph, OpKey, OpNode
 from planner.cost.devices import Device
 from planner.cost.families import is_work
 from planner.cost.roofline import place
 from planner.cost.tiers import tier_of
+from planner.graph.op_graph import OpGraph, OpKey, OpNode
 from planner.profile.model import Profile
 from planner.report.model import OpRow
 

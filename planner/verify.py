@@ -7,6 +7,7 @@ operators in float64.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,8 @@ from fusion_kernels.tolerances import (
     check_ill_conditioned,
     check_model,
 )
-from planner.fuse.lower import LoweredRegion
-from planner.fuse.subgraph import extract, run_in_float64
+from planner.fusion.lower import LoweredRegion
+from planner.fusion.subgraph import extract, run_in_float64
 from planner.report.model import NumericsRow
 
 Run = Callable[..., Any]
@@ -170,7 +171,8 @@ def _judge(
 def _three(
     module: fx.GraphModule, target: _Target, tensors: tuple[Tensor, ...]
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy's, on the infinities we feed it
         out = target.run(*tensors)
         eager = module(*tensors)
     exact = run_in_float64(module, tensors)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.capture.op_graph import OpGraph, OpKey, OpNode, SourceLine, TensorMeta
 from planner.cost.devices import Claim, Device, Source
+from planner.graph.op_graph import OpGraph, OpKey, OpNode, SourceLine, TensorMeta
 from planner.profile.model import Profile, ProfileRow, UnlinkedRow
 from planner.rank import op_ids, rank
 from planner.timing import Timing

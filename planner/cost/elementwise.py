@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from math import prod
 
-from planner.capture.op_graph import OpNode, TensorMeta
 from planner.cost.families import NO_ARITHMETIC
 from planner.cost.registry import FlopFormula, FormulaTable, out_numel, per_input, per_output
+from planner.graph.op_graph import OpNode, TensorMeta
 
 
 def register(table: FormulaTable) -> None:

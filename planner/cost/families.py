@@ -6,7 +6,7 @@ Names are operator packets without overload and without the in-place underscore 
 
 from __future__ import annotations
 
-from planner.capture.op_graph import OpNode
+from planner.graph.op_graph import OpNode
 
 
 def packet(op: str) -> str:

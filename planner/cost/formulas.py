@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.capture.op_graph import OpNode
 from planner.cost import elementwise, matrix
 from planner.cost.families import packet
 from planner.cost.registry import FormulaTable
 from planner.cost.traffic import bytes_of
+from planner.graph.op_graph import OpNode
 
 
 @dataclass(frozen=True, slots=True)

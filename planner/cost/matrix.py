@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
-from planner.capture.op_graph import OpNode
 from planner.cost.registry import FlopFormula, FormulaTable, out_numel, tensor_arg
+from planner.graph.op_graph import OpNode
 
 
 def register(table: FormulaTable) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from planner.capture.op_graph import OpNode, TensorMeta
+from planner.graph.op_graph import OpNode, TensorMeta
 
 FlopFormula = Callable[[OpNode], int | None]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from planner.capture.op_graph import OpNode
 from planner.cost.devices import Device
 from planner.cost.families import CONVOLUTION, MATRIX, packet
 from planner.cost.formulas import NO_COST, OpCost, cost_of
+from planner.graph.op_graph import OpNode
 from planner.report.model import Bound
 
 

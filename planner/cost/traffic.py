@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planner.capture.op_graph import BYTES_PER_ELEMENT, OpNode, TensorMeta
 from planner.cost.families import (
     ASSERTION,
     FACTORY,
@@ -18,6 +17,7 @@ from planner.cost.families import (
     VIEW,
     packet,
 )
+from planner.graph.op_graph import BYTES_PER_ELEMENT, OpNode, TensorMeta
 
 
 def bytes_of(node: OpNode) -> int | None:

@@ -13,7 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from fusion_kernels.lowering import LOWERINGS
-from planner.capture.view import op_name
+from planner.graph.view import op_name
 
 aten = torch.ops.aten
 
@@ -66,7 +66,9 @@ def _worth_splitting(node: fx.Node) -> bool:
 def _split(graph: fx.Graph, node: fx.Node) -> None:
     x, weight, bias = node.args
     with graph.inserting_after(node):
-        added = graph.call_function(aten.add.Tensor, (node, bias))
+        added = graph.create_node(
+            "call_function", aten.add.Tensor, (node, bias), name=f"{node.name}_bias"
+        )
     added.meta = {**node.meta, SPLIT: node.name}
     node.replace_all_uses_with(added, delete_user_cb=lambda user: user is not added)
     node.args = (x, weight)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.capture.op_graph import OpGraph
 from planner.cost.families import UNINITIALIZED
+from planner.graph.op_graph import OpGraph
 from planner.profile.pairing import Pairing, is_operator, packet_of
 from planner.profile.tree import Call, Iteration
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from planner.capture.op_graph import OpGraph
 from planner.cost.families import is_work
+from planner.graph.op_graph import OpGraph
 from planner.profile.events import ITERATION, RANGE_PREFIX, Event, read_events
 from planner.profile.join import Joined, join
 from planner.profile.model import Profile, ProfileRow, UnlinkedRow

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.capture.op_graph import OpKey
+from planner.graph.op_graph import OpKey
 from planner.timing import Timing
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from planner.capture.op_graph import OpGraph, OpNode, TensorMeta
 from planner.cost.families import packet
+from planner.graph.op_graph import OpGraph, OpNode, TensorMeta
 from planner.profile.tree import Call
 
 # Eager name -> the name a captured graph may have for the same work.

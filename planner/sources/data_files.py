@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from planner.capture.op_graph import BYTES_PER_ELEMENT
 from planner.errors import MissingPackage
+from planner.graph.op_graph import BYTES_PER_ELEMENT
 from planner.sources.made_inputs import BadInputs, check_names
 from planner.sources.place import floating_dtype
 from planner.sources.subject import Batch

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from planner.capture.op_graph import BYTES_PER_ELEMENT
 from planner.errors import FuseplanError
+from planner.graph.op_graph import BYTES_PER_ELEMENT
 
 Mask = Literal["none", "full", "padded"]
 

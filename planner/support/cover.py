@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from planner.capture.op_graph import OpGraph, OpKey, OpNode
+from planner.graph.op_graph import OpGraph, OpKey, OpNode
 from planner.report.model import COVERED_LEVELS, UNKNOWN_LEVEL, BackendCoverage, CoverageRow
 from planner.support.backend_table import BackendTable, provenance_record
 from planner.support.resolve import resolve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.capture.op_graph import OpNode
+from planner.graph.op_graph import OpNode
 from planner.support.op_names import overload_of, packet_of
 
 _ACCUMULATING = frozenset(f"aten.{name}" for name in ("sum", "nansum", "prod", "cumsum", "cumprod"))

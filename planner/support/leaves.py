@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.capture.op_graph import OpNode, TensorMeta
+from planner.graph.op_graph import OpNode, TensorMeta
 from planner.support.dispatcher import is_composite_implicit
 from planner.support.dtype_limits import OpCall
 from planner.support.op_names import from_dispatcher, overload_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from planner.capture.op_graph import OpNode
+from planner.graph.op_graph import OpNode
 from planner.support import wording
 from planner.support.backend_table import BackendTable
 from planner.support.dispatcher import (

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from planner.capture.op_graph import OpNode, TensorMeta
-from planner.capture.view import op_graph
 from planner.cost.formulas import NO_COST, OpCost, cost_of
 from planner.cost.registry import DuplicateFormula, FormulaTable
+from planner.graph.op_graph import OpNode, TensorMeta
+from planner.graph.view import op_graph
 
 
 class Apply(nn.Module):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.capture.op_graph import OpNode, TensorMeta
 from planner.cost.devices import Claim, Device, Source
 from planner.cost.roofline import peak_tflops, place
+from planner.graph.op_graph import OpNode, TensorMeta
 
 SOURCE = Source("assumed", "chosen by hand", "2026-11-30")
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from planner.capture.op_graph import OpNode, TensorMeta
-from planner.capture.view import op_graph
 from planner.cost.traffic import bytes_of, can_view
+from planner.graph.op_graph import OpNode, TensorMeta
+from planner.graph.view import op_graph
 
 
 class Run(nn.Module):

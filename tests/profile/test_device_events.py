@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from planner.capture.op_graph import OpGraph, OpNode, TensorMeta
+from planner.graph.op_graph import OpGraph, OpNode, TensorMeta
 from planner.profile.events import ITERATION, MODULE_PREFIX, Event, read_events
 from planner.profile.measure import profile_of
 from planner.profile.tree import iterations_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.capture.op_graph import OpGraph, OpNode, TensorMeta
+from planner.graph.op_graph import OpGraph, OpNode, TensorMeta
 from planner.profile.events import ITERATION, MODULE_PREFIX, Event, is_composite
 from planner.profile.join import Joined, join
 from planner.profile.tree import iterations_of

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from planner.capture.op_graph import OpGraph
-from planner.capture.view import op_graph
+from planner.graph.op_graph import OpGraph
+from planner.graph.view import op_graph
 from planner.profile.measure import measure
 from planner.profile.model import Profile
 from planner.profile.untouched import CannotCopyInputs

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planner.capture.op_graph import OpNode, TensorMeta
+from planner.graph.op_graph import OpNode, TensorMeta
 from planner.support.tables import BackendTable, load_table, read_table
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.capture.op_graph import OpGraph, OpKey, OpNode, TensorMeta
+from planner.graph.op_graph import OpGraph, OpKey, OpNode, TensorMeta
 from planner.report.model import BackendCoverage
 from planner.support.cover import cover
 from planner.support.tables import BackendTable

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from planner.capture.op_graph import OpNode, TensorMeta
+from planner.graph.op_graph import OpNode, TensorMeta
 from planner.report.model import COVERED_LEVELS
 from planner.support.resolve import Resolution, resolve
 from planner.support.tables import BackendTable

@@ -15,7 +15,7 @@ from fusion_kernels.builder import Builder, NotLowered
 from fusion_kernels.ir import Output, Region
 from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.rule import Match
-from planner.capture.view import op_name
+from planner.graph.view import op_name
 
 Hint = Callable[[fx.Node], str]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from planner.capture.errors import CaptureFailed
+from planner.graph.errors import CaptureFailed
 
 
 def twin_of(module: nn.Module) -> nn.Module:

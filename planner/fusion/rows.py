@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusion_kernels.rule import Mismatch
-from planner.fuse.plan import Fusion, FusionPlan
+from planner.fusion.plan import Fusion, FusionPlan
 from planner.report.model import FusionRow, RejectionRow
 
 

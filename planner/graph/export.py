@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,9 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from planner.capture.errors import CaptureDiffers, CaptureFailed, TrainingMode, WrongInputs
-from planner.capture.source import user_frame
-from planner.capture.twin import clone_inputs, twin_of
+from planner.graph.errors import CaptureDiffers, CaptureFailed, TrainingMode, WrongInputs
+from planner.graph.source import user_frame
+from planner.graph.twin import clone_inputs, twin_of
 
 # How far a capture may lie from eager, norm-wise. Only the order of rounding may differ (another
 # attention kernel, say); a wrong mask or a lost branch lies orders of magnitude further out.
@@ -60,7 +61,8 @@ def capture(
         )
     given = dict(kwargs or {})
     twin = twin_of(module)
-    with torch.random.fork_rng(), torch.no_grad():
+    with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.export's, of its own pytree
         expected = _run_eager(module, args, given)
         _register_output_classes(expected)
         program = _export(twin, args, given, dynamic_shapes)

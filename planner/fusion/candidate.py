@@ -9,15 +9,15 @@ from torch import fx
 
 from fusion_kernels.emit.source import KernelSource, Provenance, emit
 from fusion_kernels.library import FusedOperator
-from planner.capture.op_graph import TensorMeta
-from planner.capture.source import source_line
-from planner.capture.view import module_of, op_node, tensor_meta
 from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
-from planner.fuse.lower import LoweredRegion
-from planner.fuse.regions import RegionPlan
-from planner.fuse.rewrite import replace_regions
-from planner.fuse.subgraph import Subgraph, extract
+from planner.fusion.lower import LoweredRegion
+from planner.fusion.regions import RegionPlan
+from planner.fusion.rewrite import replace_regions
+from planner.fusion.subgraph import Subgraph, extract
+from planner.graph.op_graph import TensorMeta
+from planner.graph.source import source_line
+from planner.graph.view import module_of, op_node, tensor_meta
 from planner.passes.linear_bias import SPLIT, merge_biases
 
 
@@ -103,18 +103,16 @@ def race(candidate: Candidate, operator: FusedOperator) -> tuple[Subgraph, Subgr
     after = extract(nodes, before.inputs)
     merge_biases(before.module.graph)
     before.module.recompile()
-    here = _within(after.module.graph, candidate.lowered)
-    replace_regions(after.module.graph, [(here, operator.overload)])
+    replace_regions(after.module.graph, [(_within(after, candidate.lowered), operator.overload)])
     after.module.recompile()
     return before, after
 
 
-def _within(graph: fx.Graph, lowered: LoweredRegion) -> LoweredRegion:
+def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
     """The same region in terms of the nodes of an extracted graph."""
-    by_name = {node.name: node for node in graph.nodes}
 
     def here(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
-        return tuple(by_name[node.name] for node in nodes)
+        return tuple(subgraph.copies[node] for node in nodes)
 
     return LoweredRegion(
         lowered.region, here(lowered.inputs), here(lowered.nodes), here(lowered.outputs)

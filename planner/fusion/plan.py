@@ -18,12 +18,12 @@ from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.rule import Mismatch
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
-from planner.fuse.candidate import Candidate, candidate_of, race
-from planner.fuse.lower import input_hint
-from planner.fuse.match import match_rules
-from planner.fuse.regions import find_regions
-from planner.fuse.subgraph import Subgraph
-from planner.fuse.tune import tune
+from planner.fusion.candidate import Candidate, candidate_of, race
+from planner.fusion.lower import input_hint
+from planner.fusion.match import match_rules
+from planner.fusion.regions import find_regions
+from planner.fusion.subgraph import Subgraph
+from planner.fusion.tune import tune
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved

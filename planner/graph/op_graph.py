@@ -2,7 +2,7 @@
 and source line.
 
 The view holds no torch object: dtypes and devices are strings, shapes are tuples, so that cost,
-coverage and reports can be computed, compared and saved without the model. `planner.capture.view`
+coverage and reports can be computed, compared and saved without the model. `planner.graph.view`
 makes it from a program.
 """
 

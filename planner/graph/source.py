@@ -14,7 +14,7 @@ from types import TracebackType
 
 import torch
 
-from planner.capture.op_graph import SourceLine
+from planner.graph.op_graph import SourceLine
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH_ROOT = str(Path(torch.__file__).parent) + "/"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from planner.fuse.lower import LoweredRegion
+from planner.fusion.lower import LoweredRegion
 
 
 def replace_regions(

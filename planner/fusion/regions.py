@@ -17,8 +17,8 @@ from fusion_kernels.emit.config import candidates
 from fusion_kernels.emit.layout import NotEmitted, layout_of
 from fusion_kernels.lowering import POINTWISE
 from fusion_kernels.rule import Match, Mismatch
-from planner.capture.view import op_name
-from planner.fuse.lower import Hint, LoweredRegion, bound_hint, lower
+from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
+from planner.graph.view import op_name
 
 AUTOMATIC = "pointwise_chain"
 _MOST_INPUTS = 16

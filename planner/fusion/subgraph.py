@@ -4,25 +4,29 @@ float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from planner.capture.view import op_name
+from planner.graph.view import op_name
 
 _CASTS = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
 
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """`module(*inputs)` returns a tuple with the value of each node in `outputs`."""
+    """`module(*inputs)` returns a tuple with the value of each node in `outputs`.
+
+    `copies` maps the nodes of the whole graph to those of the module's.
+    """
 
     module: fx.GraphModule
     inputs: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
+    copies: Mapping[fx.Node, fx.Node]
 
 
 def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -> Subgraph:
@@ -44,7 +48,7 @@ def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -
     for node in nodes:
         copies[node] = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(copies[node] for node in outputs))
-    return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, outputs)
+    return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, outputs, copies)
 
 
 def run_in_float64(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:

@@ -17,8 +17,8 @@ from fusion_kernels.inputs import CASES, InputSpec, draw_case
 from fusion_kernels.library import FusedOperator
 from fusion_kernels.load import load_kernel
 from fusion_kernels.tolerances import check
-from planner.fuse.candidate import Candidate
-from planner.fuse.subgraph import extract, run_in_float64
+from planner.fusion.candidate import Candidate
+from planner.fusion.subgraph import extract, run_in_float64
 from planner.report.model import Trial
 from planner.timing import interleaved
 

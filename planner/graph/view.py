@@ -8,8 +8,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from planner.capture.op_graph import OpGraph, OpNode, TensorMeta
-from planner.capture.source import source_line
+from planner.graph.op_graph import OpGraph, OpNode, TensorMeta
+from planner.graph.source import source_line
 
 
 def op_graph(program: ExportedProgram) -> OpGraph:
