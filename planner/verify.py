@@ -229,5 +229,6 @@ def _row(subject: str, dtype: str, result: NumericsResult, where: str) -> Numeri
         eager_error=result.eager_error,
         limit=result.limit,
         passed=result.passed,
-        measure=f"{result.measure}: {where}",
+        measure=result.measure,
+        case=where,
     )

@@ -11,11 +11,10 @@ from fusion_kernels.emit.source import KernelSource, Provenance, emit
 from fusion_kernels.library import FusedOperator
 from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
 from planner.fusion.regions import RegionPlan
 from planner.fusion.rewrite import replace_regions
 from planner.fusion.subgraph import Subgraph, extract
-from planner.graph.op_graph import TensorMeta
 from planner.graph.source import source_line
 from planner.graph.view import module_of, op_node, tensor_meta
 from planner.passes.linear_bias import SPLIT, merge_biases
@@ -36,41 +35,77 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One place to fuse. `companions` are the linears whose bias the region took over: what is
-    raced and compared is the region with them.
+    """One way to fuse one place. `predicted_us` is the kernel's traffic over the device's copy
+    rate.
+
+    `linears` are those whose bias the planned region took over, `biases` the additions that this
+    way leaves to them: what is raced and compared is the region with both.
     """
 
     plan: RegionPlan
+    lowered: LoweredRegion
     provenance: Provenance
     source: KernelSource
     traffic: Traffic
-    companions: tuple[fx.Node, ...]
+    linears: tuple[fx.Node, ...]
+    biases: tuple[fx.Node, ...]
     predicted_us: float | None
     predicted_saving_us: float | None
     module: str
     source_line: str | None
 
     @property
-    def lowered(self) -> LoweredRegion:
-        return self.plan.lowered
-
-    @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.lowered.nodes)
 
+    @property
+    def way(self) -> str:
+        """Where the bias is added, for a place where that is a choice."""
+        if not self.linears:
+            return "fused"
+        return "bias in the GEMM" if self.biases else "bias in the kernel"
 
-def candidate_of(plan: RegionPlan, device: Device, torch_device: str) -> Candidate:
-    """The candidate of a planned region, its kernel emitted with the default configuration.
 
-    `predicted_us` is the kernel's traffic over the device's measured copy rate.
+def alternatives(
+    plan: RegionPlan, hint: Hint, device: Device, torch_device: str
+) -> tuple[Candidate, ...]:
+    """The ways to fuse a planned region, kernels emitted with the default configuration.
+
+    Where the region took over a linear's bias, the second way leaves it in the GEMM. Which is
+    faster depends on the machine's BLAS, so both are raced.
     """
-    lowered = plan.lowered
+    found = [_candidate(plan, plan.lowered, device, torch_device)]
+    rest = [node for node in plan.lowered.nodes if SPLIT not in node.meta]
+    named = plan.match is not None
+    if len(rest) < len(plan.lowered.nodes) and len(rest) >= (1 if named else 2):
+        name = plan.lowered.region.name.replace("bias_", "").removeprefix(
+            "add_" if not named else ""
+        )
+        lowered = lower(rest, name, _unsplit_hint(plan, hint))
+        found.append(_candidate(plan, lowered, device, torch_device))
+    return tuple(found)
+
+
+def _unsplit_hint(plan: RegionPlan, hint: Hint) -> Hint:
+    """A linear with its bias is called what the rule calls the linear."""
+    bound = bound_hint(plan.match, hint)
+
+    def name(node: fx.Node) -> str:
+        if SPLIT in node.meta and isinstance(node.args[0], fx.Node):
+            return bound(node.args[0])
+        return bound(node)
+
+    return name
+
+
+def _candidate(
+    plan: RegionPlan, lowered: LoweredRegion, device: Device, torch_device: str
+) -> Candidate:
     nodes = lowered.nodes
     traffic = _traffic(lowered, on_cpu=torch_device.startswith("cpu"))
     module, _ = module_of(nodes[-1])
     line = source_line(nodes[-1].meta.get("stack_trace"))
-    region = lowered.region
-    whole = max(_bytes(tensor_meta(nodes[-1].meta["val"])), 1)
+    whole = max(tensor_meta(nodes[-1].meta["val"]).nbytes, 1)
     provenance = Provenance(
         rule=plan.rule,
         replaces=tuple(node.name for node in nodes),
@@ -81,31 +116,40 @@ def candidate_of(plan: RegionPlan, device: Device, torch_device: str) -> Candida
     )
     predicted, saving = _predict(traffic, device)
     return Candidate(
-        plan,
-        provenance,
-        emit(region, provenance),
-        traffic,
-        tuple(_companions(nodes)),
-        predicted,
-        saving,
-        module,
-        str(line) if line else None,
+        plan=plan,
+        lowered=lowered,
+        provenance=provenance,
+        source=emit(lowered.region, provenance),
+        traffic=traffic,
+        linears=tuple(_linears(plan.lowered.nodes)),
+        biases=tuple(n for n in plan.lowered.nodes if SPLIT in n.meta and n not in nodes),
+        predicted_us=predicted,
+        predicted_saving_us=saving,
+        module=module,
+        source_line=str(line) if line else None,
     )
 
 
-def race(candidate: Candidate, operator: FusedOperator) -> tuple[Subgraph, Subgraph]:
-    """The place before and after, with its companions, as modules of the same inputs.
+def before(candidate: Candidate) -> Subgraph:
+    """The place as it runs today, biases in their linears, as a module."""
+    place = extract(_place(candidate))
+    merge_biases(place.module.graph)
+    place.module.recompile()
+    return place
 
-    Before, split biases are back in their linears: it is what runs today.
-    """
-    nodes = sorted((*candidate.companions, *candidate.lowered.nodes))
-    before = extract(nodes)
-    after = extract(nodes, before.inputs)
-    merge_biases(before.module.graph)
-    before.module.recompile()
-    replace_regions(after.module.graph, [(_within(after, candidate.lowered), operator.overload)])
-    after.module.recompile()
-    return before, after
+
+def after(candidate: Candidate, operator: FusedOperator) -> Subgraph:
+    """The place with the region replaced, as a module of the same inputs as `before`."""
+    place = extract(_place(candidate))
+    graph = place.module.graph
+    replace_regions(graph, [(_within(place, candidate.lowered), operator.overload)])
+    merge_biases(graph)
+    place.module.recompile()
+    return place
+
+
+def _place(candidate: Candidate) -> list[fx.Node]:
+    return sorted((*candidate.linears, *candidate.biases, *candidate.lowered.nodes))
 
 
 def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
@@ -119,7 +163,7 @@ def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
     )
 
 
-def _companions(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+def _linears(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     linears = [node.args[0] for node in nodes if SPLIT in node.meta]
     return [linear for linear in linears if isinstance(linear, fx.Node)]
 
@@ -134,11 +178,7 @@ def _traffic(lowered: LoweredRegion, on_cpu: bool) -> Traffic:
         launches += 1
     inputs = [tensor_meta(node.meta["val"]) for node in lowered.inputs]
     outputs = [tensor_meta(node.meta["val"]) for node in lowered.outputs]
-    return Traffic(before, sum(map(_bytes, (*inputs, *outputs))), launches)
-
-
-def _bytes(meta: TensorMeta) -> int:
-    return meta.nbytes
+    return Traffic(before, sum(meta.nbytes for meta in (*inputs, *outputs)), launches)
 
 
 def _predict(traffic: Traffic, device: Device) -> tuple[float | None, float | None]:

@@ -15,10 +15,10 @@ from torch.export import ExportedProgram
 from fusion_kernels.emit.source import KernelSource
 from fusion_kernels.inputs import CASES, InputSpec, draw_case
 from fusion_kernels.library import FusedOperator, define
-from fusion_kernels.rule import Mismatch
+from fusion_kernels.rule import Mismatch, Stage
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
-from planner.fusion.candidate import Candidate, candidate_of, race
+from planner.fusion.candidate import Candidate, after, alternatives, before
 from planner.fusion.lower import input_hint
 from planner.fusion.match import match_rules
 from planner.fusion.regions import find_regions
@@ -29,8 +29,26 @@ from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved
 from planner.verify import verify_region
 
-_ROUNDS = 60
-_BUDGET_S = 3.0
+_BEFORE = "before"
+_ROUNDS = 100
+_BUDGET_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What holds for every place with the same kernels: the way chosen, numerics, times,
+    verdict.
+    """
+
+    chosen: int
+    operators: tuple[FusedOperator, ...]
+    numerics: tuple[NumericsRow, ...]
+    before: Timing | None
+    after: Timing | None
+    trials: tuple[Trial, ...]
+    kept: bool
+    stage: Stage
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +57,14 @@ class Fusion:
 
     candidate: Candidate
     operator: FusedOperator
-    before: Timing | None
-    after: Timing | None
-    comparison: Comparison | None
-    trials: tuple[Trial, ...]
+    judged: Judged
     kept: bool
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FusionPlan:
-    """All candidates in graph order, kept or not, the places that did not become one, the
-    numerics.
-    """
+    """All places in graph order, kept or not, those that did not become one, and the numerics."""
 
     fusions: tuple[Fusion, ...]
     rejected: tuple[Mismatch, ...]
@@ -62,31 +75,17 @@ class FusionPlan:
         return tuple(fusion for fusion in self.fusions if fusion.kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """What holds for every place with the same kernel."""
-
-    operator: FusedOperator
-    numerics: tuple[NumericsRow, ...]
-    before: Timing | None
-    after: Timing | None
-    comparison: Comparison | None
-    trials: tuple[Trial, ...]
-    kept: bool
-    reason: str
-
-
-def find_candidates(
+def find_places(
     program: ExportedProgram, device: Device, torch_device: str
-) -> tuple[tuple[Candidate, ...], tuple[Mismatch, ...]]:
-    """Every place of the program where a rule or a pointwise chain can be fused, in graph
-    order.
+) -> tuple[tuple[tuple[Candidate, ...], ...], tuple[Mismatch, ...]]:
+    """Every place of the program where a rule or a pointwise chain can be fused, in graph order,
+    each with the ways to do it; and the places where a rule nearly fits, with the reason.
     """
     hint = input_hint(program.graph_signature.inputs_to_parameters)
     matches, mismatches = match_rules(program.graph, RULES)
     plans, rejected = find_regions(program.graph, matches, hint)
-    candidates = tuple(candidate_of(plan, device, torch_device) for plan in plans)
-    return candidates, (*mismatches, *rejected)
+    places = tuple(alternatives(plan, hint, device, torch_device) for plan in plans)
+    return places, (*mismatches, *rejected)
 
 
 def make_plan(
@@ -99,81 +98,102 @@ def make_plan(
     seed: int,
     progress: Progress,
 ) -> FusionPlan:
-    """Emit, verify and race every candidate; equal kernels are judged once.
+    """Emit, verify and race every place; places with equal kernels are judged once.
 
-    A kernel that fails a numerics check is never kept. One that should save traffic or launches is
-    kept unless it is measured slower; one that should not is kept only when it wins.
+    A kernel that fails a numerics check is never kept. One that saves traffic is kept unless it is
+    measured slower; one that does not is kept only when it wins.
     """
-    candidates, rejected = find_candidates(program, device, torch_device)
-    judged: dict[tuple[str, int], _Judged] = {}
+    places, rejected = find_places(program, device, torch_device)
+    judged: dict[tuple[str, ...], Judged] = {}
     fusions: list[Fusion] = []
-    for candidate in candidates:
-        key = (candidate.source.file_name, len(candidate.companions))
+    for ways in places:
+        key = tuple(way.source.file_name for way in ways)
         if key not in judged:
-            with progress.stage(f"verify and time {candidate.source.file_name}"):
-                judged[key] = _judge(candidate, torch_device, kernels, seed)
-        kept, reason = judged[key].kept, judged[key].reason
-        if kept and max_fusions is not None and sum(f.kept for f in fusions) >= max_fusions:
-            kept, reason = False, f"left out by --max-fusions {max_fusions}"
-        fusions.append(_fusion(candidate, judged[key], kept, reason))
-    numerics = {item.operator.name: item.numerics for item in judged.values()}
+            with progress.stage(f"verify and time {ways[0].source.name}"):
+                judged[key] = _judge(ways, torch_device, kernels, seed)
+        fusions.append(_fusion(ways, judged[key], fusions, max_fusions))
     dropped = [
-        Mismatch(
-            fusion.candidate.plan.rule,
-            "numerics" if fusion.reason.startswith("numerics") else "speed",
-            fusion.reason,
-            fusion.candidate.nodes[-1],
-        )
-        for fusion in fusions
-        if not fusion.kept
+        Mismatch(f.candidate.plan.rule, f.judged.stage, f.reason, f.candidate.nodes[-1])
+        for f in fusions
+        if not f.kept
     ]
-    rows = tuple(row for rows in numerics.values() for row in rows)
-    return FusionPlan(tuple(fusions), (*rejected, *dropped), rows)
+    rows = {row: None for item in judged.values() for row in item.numerics}
+    return FusionPlan(tuple(fusions), (*rejected, *dropped), tuple(rows))
 
 
-def _fusion(candidate: Candidate, judged: _Judged, kept: bool, reason: str) -> Fusion:
-    return Fusion(
-        candidate,
-        judged.operator,
-        judged.before,
-        judged.after,
-        judged.comparison,
-        judged.trials,
+def _fusion(
+    ways: Sequence[Candidate], judged: Judged, earlier: Sequence[Fusion], most: int | None
+) -> Fusion:
+    kept, reason = judged.kept, judged.reason
+    if kept and most is not None and sum(fusion.kept for fusion in earlier) >= most:
+        kept, reason = False, f"left out by --max-fusions {most}"
+    return Fusion(ways[judged.chosen], judged.operators[judged.chosen], judged, kept, reason)
+
+
+def _judge(ways: Sequence[Candidate], device: str, kernels: Path, seed: int) -> Judged:
+    operators = tuple(define(way.source, write_kernel(way.source, kernels)) for way in ways)
+    numerics = [
+        verify_region(way.lowered, operator, device, seed)
+        for way, operator in zip(ways, operators, strict=True)
+    ]
+    rows = tuple(row for found in numerics for row in found)
+    right = [index for index, found in enumerate(numerics) if all(row.passed for row in found)]
+    if not right:
+        failed = next(row for row in rows if not row.passed)
+        reason = f"numerics: {failed.measure} is over its limit ({failed.case})"
+        return Judged(0, operators, rows, None, None, (), False, "numerics", reason)
+    trials: tuple[Trial, ...] = ()
+    if device.startswith("cuda"):
+        for index in right:
+            trials += tune(ways[index], operators[index], kernels, device, seed)
+    timings = _race(ways, operators, right, device, seed)
+    best = min(right, key=lambda index: timings[ways[index].way].median_us)
+    if len(right) > 1:
+        trials += tuple(_trial(ways[index].way, timings[ways[index].way]) for index in right)
+    kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
+    return Judged(
+        best,
+        operators,
+        rows,
+        timings[_BEFORE],
+        timings[ways[best].way],
+        trials,
         kept,
+        "speed",
         reason,
     )
 
 
-def _judge(candidate: Candidate, device: str, kernels: Path, seed: int) -> _Judged:
-    operator = define(candidate.source, write_kernel(candidate.source, kernels))
-    numerics = verify_region(candidate.lowered, operator, device, seed)
-    failed = [row for row in numerics if not row.passed]
-    if failed:
-        reason = f"numerics: {failed[0].measure} is over its limit"
-        return _Judged(operator, numerics, None, None, None, (), False, reason)
-    before, after = race(candidate, operator)
-    inputs = _inputs(before, device, seed)
-    trials: tuple[Trial, ...] = ()
-    if device.startswith("cuda"):
-        trials = tune(candidate, operator, kernels, device, seed)
-    calls = {"before": _call(before, inputs), "after": _call(after, inputs)}
-    timings = interleaved(calls, device, rounds=_ROUNDS, warmup=5, budget_s=_BUDGET_S)
-    comparison = compare(timings["before"], timings["after"])
-    kept, reason = _decide(candidate, comparison)
-    return _Judged(
-        operator, numerics, timings["before"], timings["after"], comparison, trials, kept, reason
-    )
+def _race(
+    ways: Sequence[Candidate],
+    operators: Sequence[FusedOperator],
+    right: Sequence[int],
+    device: str,
+    seed: int,
+) -> dict[str, Timing]:
+    """The place as it is and each way that is right, in turn."""
+    today = before(ways[0])
+    inputs = _inputs(today, device, seed)
+    calls = {_BEFORE: _call(today, inputs)}
+    for index in right:
+        calls[ways[index].way] = _call(after(ways[index], operators[index]), inputs)
+    return interleaved(calls, device, rounds=_ROUNDS, warmup=5, budget_s=_BUDGET_S)
+
+
+def _trial(name: str, timing: Timing) -> Trial:
+    return Trial(name, timing.median_us, timing.p20_us, timing.p80_us)
 
 
 def _decide(candidate: Candidate, comparison: Comparison) -> tuple[bool, str]:
     saves = candidate.traffic.saved_bytes > 0
     interval = f"{comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{comparison.high:.2f}"
+    way = f", {candidate.way}" if candidate.linears else ""
     verdict = comparison.verdict
     if verdict == "wins" or (verdict == "not slower" and saves):
-        return True, f"{verdict}: {interval}"
+        return True, f"{verdict}: {interval}{way}"
     if verdict == "not slower":
-        return False, f"saves no traffic and does not win: {interval}"
-    return False, f"slower than the operators it replaces: {interval}"
+        return False, f"saves no traffic and does not win: {interval}{way}"
+    return False, f"slower than the operators it replaces: {interval}{way}"
 
 
 def write_kernel(source: KernelSource, folder: Path) -> Path:

@@ -123,7 +123,7 @@ class _Growth:
             if len(members) == 1 and match is None:
                 alone.append(_alone(members[0]))
                 continue
-            name = match.variant if match else _chain_name(members)
+            name = match.variant if match else chain_name(members)
             lowered = lower(members, name, bound_hint(match, self._hint))
             plans.append(RegionPlan(match.rule if match else AUTOMATIC, lowered, match))
         plans.sort(key=lambda plan: self._order[plan.lowered.nodes[-1]])
@@ -173,7 +173,7 @@ def _alone(node: fx.Node) -> Mismatch:
     return Mismatch(AUTOMATIC, "pattern", reason, node.name)
 
 
-def _chain_name(nodes: Sequence[fx.Node]) -> str:
+def chain_name(nodes: Sequence[fx.Node]) -> str:
     """Operator names in order, shortened: add_mul_tanh, or add_mul_and_6_more."""
     names = [op_name(node).split(".")[1].strip("_") for node in nodes]
     shown = "_".join(names[:3])

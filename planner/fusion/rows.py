@@ -10,7 +10,8 @@ from planner.report.model import FusionRow, RejectionRow
 
 
 def fusion_rows(plan: FusionPlan) -> tuple[FusionRow, ...]:
-    """One row a candidate, in graph order. Times are medians of the place with its companions."""
+    """One row a candidate, in graph order. Times are medians of the place, the linear whose
+    bias is at stake included."""
     return tuple(_fusion_row(fusion) for fusion in plan.fusions)
 
 
@@ -20,7 +21,7 @@ def rejection_rows(rejected: Sequence[Mismatch]) -> tuple[RejectionRow, ...]:
 
 
 def _fusion_row(fusion: Fusion) -> FusionRow:
-    candidate = fusion.candidate
+    candidate, judged = fusion.candidate, fusion.judged
     return FusionRow(
         name=candidate.lowered.region.name,
         rule=candidate.plan.rule,
@@ -29,9 +30,9 @@ def _fusion_row(fusion: Fusion) -> FusionRow:
         module=candidate.module,
         source=candidate.source_line,
         predicted_us=candidate.predicted_us,
-        before_us=fusion.before.median_us if fusion.before else None,
-        measured_us=fusion.after.median_us if fusion.after else None,
+        before_us=judged.before.median_us if judged.before else None,
+        measured_us=judged.after.median_us if judged.after else None,
         kept=fusion.kept,
         reason=fusion.reason,
-        trials=fusion.trials,
+        trials=judged.trials,
     )

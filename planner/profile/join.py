@@ -12,7 +12,9 @@ from planner.profile.tree import Call, Iteration
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Times of one forward, microseconds: by graph node, and by name of what no node stands for."""
+    """Times of one forward, microseconds: by graph node, and by name of what no node stands
+    for.
+    """
 
     by_node: dict[str, float]
     unlinked: dict[str, float]

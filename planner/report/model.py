@@ -204,7 +204,9 @@ class RejectionRow:
 
 @dataclass(frozen=True, slots=True)
 class NumericsRow:
-    """One numerics check: `error` and `limit` in the measure that `measure` names."""
+    """One numerics check: `error` and `limit` in the measure that `measure` names ("element",
+    "row", "norm" ...). `case` tells what ran and on which inputs the error was largest.
+    """
 
     subject: str
     dtype: str
@@ -213,6 +215,7 @@ class NumericsRow:
     limit: float
     passed: bool
     measure: str = ""
+    case: str = ""
 
 
 @dataclass(frozen=True, slots=True)
