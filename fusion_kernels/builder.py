@@ -13,6 +13,7 @@ from fusion_kernels.ir import FLOATING, Input, Operand, Output, Region, Statemen
 
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _ALWAYS_FLOATING = ("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "sin", "cos", "div")
+
 _ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "floor", "ceil")
 _SUPPORTED = (*FLOATING, "int32", "int64", "bool")
 
@@ -75,6 +76,8 @@ class Builder:
 
     def floating(self, value: Operand) -> Operand:
         """`value` as float32: literals become floats, integers and booleans are converted."""
+        if value is None:
+            return None
         if not isinstance(value, str):
             return float(value)
         if self._dtypes[value] == "float32":
@@ -167,6 +170,6 @@ class Builder:
 
 _TEMPLATE_NAMES = (
     "tl torch triton row rows cols mask row_mask col_mask offsets shape n_rows n_cols n_elements "
-    "erf tanh grid"
+    "erf tanh grid mean centered variance"
 )
 _RESERVED = frozenset((*keyword.kwlist, *_TEMPLATE_NAMES.split()))

@@ -74,12 +74,31 @@ def _run(statement: Statement, values: dict[str, Any], row_rank: int) -> Any:
         return args[0].sum(dims, keepdim=True)
     if statement.op == "row_mean":
         return args[0].mean(dims, keepdim=True)
+    if statement.op == "layer_norm":
+        return _layer_norm(args, row_rank)
     if statement.op == "cast":
         return _cast(args[0], str(args[1]), statement.dtype)
     if statement.op in RATIONALS:
         return _odd_rational(RATIONALS[statement.op], args[0])
     result = _OPERATIONS[statement.op](*_as_tensors(statement, args))
     return result.to(_DTYPES[statement.dtype])
+
+
+def _layer_norm(args: list[Any], row_rank: int) -> torch.Tensor:
+    """torch's layer_norm of the row less its first element, which changes nothing but the
+    rounding.
+
+    Inductor takes the plain mean of a row of known length, and a large mean or a constant row
+    would lose in it what eager's kernel keeps. |x - x[0]| is at most sqrt(n) standard deviations,
+    so the shift costs 6e-8 * sqrt(n) at worst.
+    """
+    x, weight, bias, eps = args
+    row = x.shape[-row_rank:]
+    first = x
+    for dim in range(-row_rank, 0):
+        first = first.narrow(dim, 0, 1)
+    scale, shift = (None if value is None else value.reshape(row) for value in (weight, bias))
+    return torch.native_layer_norm(x - first, row, scale, shift, eps)[0]
 
 
 def _cast(value: torch.Tensor, through: str, dtype: str) -> torch.Tensor:

@@ -3,7 +3,9 @@
 A region iterates over `shape`. Inputs are loaded at every point (a dimension of size 1
 broadcasts), the body is a sequence of statements in float32 (integers and booleans keep their
 dtype), outputs are stored rounded once to their dtype. With `row_rank` > 0 the last `row_rank`
-dimensions form a row, and `row_sum`/`row_mean` reduce over it to one value a row.
+dimensions form a row: `row_sum` and `row_mean` reduce over it to one value a row, and
+`layer_norm(x, weight, bias, eps)` is (x - mean) / sqrt(variance + eps) * weight + bias over it,
+with None for a missing weight or bias.
 
 The IR says nothing of blocks, warps or devices; `emit` decides those.
 """
@@ -23,7 +25,7 @@ SHORT_DTYPE = {
     "bool": "b8",
 }
 
-ROW_OPS = ("row_sum", "row_mean")
+ROW_OPS = ("row_sum", "row_mean", "layer_norm")
 
 INFIX = {
     "add": "+",
@@ -60,8 +62,8 @@ FUNCTIONS = (
     *ROW_OPS,
 )
 
-Operand = str | float | int | bool
-"""The name of an input or earlier statement, or a literal."""
+Operand = str | float | int | bool | None
+"""The name of an input or earlier statement, or a literal; None where an operand is left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ requires grad.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ class FusedOperator:
     path: Path
     overload: Any
     _launcher: Callable[..., Any] | None = None
-    _cpu: CpuRegion | None = None
+    _cpu: dict[int | None, CpuRegion] = field(default_factory=dict)
+    _reusing: dict[int, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -54,11 +55,20 @@ class FusedOperator:
         """Run this text from now on; it must compute the same."""
         self.source, self.path, self._launcher = source, path, None
 
-    def cpu_region(self) -> CpuRegion:
-        """The region as it runs on CPU, compiled at the first call."""
-        if self._cpu is None:
-            self._cpu = compile_region(self.source.region)
-        return self._cpu
+    def cpu_region(self, reuse: int | None = None) -> CpuRegion:
+        """The region as it runs on CPU, compiled at the first call; see `compile_region`."""
+        if reuse not in self._cpu:
+            self._cpu[reuse] = compile_region(self.source.region, reuse)
+        return self._cpu[reuse]
+
+    def reusing(self, index: int) -> Any:
+        """The operator that may overwrite its input number `index` and then returns it.
+
+        That input must have the shape, dtype and layout of the only output, and no other reader.
+        """
+        if index not in self._reusing:
+            self._reusing[index] = _define_reusing(self, index)
+        return self._reusing[index]
 
     def on_cpu(self, *tensors: torch.Tensor) -> Any:
         results = self.cpu_region().run(*tensors)
@@ -88,6 +98,31 @@ def define(source: KernelSource, path: Path) -> FusedOperator:
     torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(source.region, source.layout))
     _DEFINED[name] = operator
     return operator
+
+
+def operator_of(overload: Any) -> FusedOperator | None:
+    """The fused operator that `overload` calls, None for any other."""
+    name = getattr(overload, "_schema", None)
+    return _DEFINED.get(name.name.removeprefix(f"{NAMESPACE}::")) if name is not None else None
+
+
+def _define_reusing(operator: FusedOperator, index: int) -> Any:
+    region = operator.source.region
+    name = f"{operator.name}_into_{region.inputs[index].name}"
+    inputs = ", ".join(
+        f"Tensor{'(a!)' if position == index else ''} {item.name}"
+        for position, item in enumerate(region.inputs)
+    )
+    _LIBRARY.define(f"{name}({inputs}) -> Tensor(a!)")
+    overload = getattr(torch.ops.fuseplan, name).default
+
+    def on_cpu(*tensors: torch.Tensor) -> torch.Tensor:
+        return operator.cpu_region(index).run(*tensors)[0]
+
+    _LIBRARY.impl(name, on_cpu, "CPU")
+    _LIBRARY.impl(name, _refuse_backward(overload), "Autograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", lambda *tensors: tensors[index])
+    return overload
 
 
 def _refuse_backward(overload: Any) -> Callable[..., Any]:

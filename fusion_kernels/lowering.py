@@ -110,22 +110,8 @@ def _layer_norm(
     eps: float = 1e-5,
     *_: object,
 ) -> str:
-    """(x - mean) / sqrt(var + eps) * weight + bias, with the variance of the centered values.
-
-    The mean's own rounding error is taken off by centering twice, as in Chan, Golub and LeVeque
-    1983: a large mean or a constant row then loses nothing, at the price of a reduction over
-    registers.
-    """
     b.row_over(len(normalized_shape))
-    shifted = b.apply("sub", x, b.apply("row_mean", x, hint="mean"), hint="shifted")
-    centered = b.apply("sub", shifted, b.apply("row_mean", shifted), hint="centered")
-    variance = b.apply("row_mean", b.apply("mul", centered, centered), hint="variance")
-    out = b.apply("mul", centered, b.apply("rsqrt", b.apply("add", variance, float(eps))))
-    if weight is not None:
-        out = b.apply("mul", out, weight)
-    if bias is not None:
-        out = b.apply("add", out, bias)
-    return out
+    return b.apply("layer_norm", x, weight, bias, float(eps))
 
 
 def _unary(op: str) -> Lowering:

@@ -101,11 +101,37 @@ def _targets(operator: FusedOperator, device: str) -> list[_Target]:
         return [_Target("Triton on CUDA", operator.overload, device, True)]
     region = operator.cpu_region()
     label = "CPU region" if region.compiled else "CPU region, eager"
+    targets = [_Target(label, operator.overload, "cpu", True)]
+    spent = overwritable(operator.source.region)
+    if spent is not None:
+        targets.append(_Target(f"{label}, in place", _in_place(operator, spent), "cpu", True))
     interpreter = interpreted(operator.path, operator.source.name)
-    return [
-        _Target(label, operator.overload, "cpu", True),
-        _Target("Triton, interpreted", interpreter, "cpu", False),
-    ]
+    return [*targets, _Target("Triton, interpreted", interpreter, "cpu", False)]
+
+
+def overwritable(region: Region) -> int | None:
+    """The first input that the region's only output could overwrite: same shape, dtype and
+    layout.
+    """
+    if len(region.outputs) != 1 or region.row_rank:
+        return None
+    (output,) = region.outputs
+    for index, item in enumerate(region.inputs):
+        form = (item.shape, item.dtype, item.stride)
+        if form == (region.shape, output.dtype, output.stride) and item.rank == len(region.shape):
+            return index
+    return None
+
+
+def _in_place(operator: FusedOperator, index: int) -> Run:
+    """The overwriting operator on a copy of that input, so that the draw stays."""
+
+    def run(*tensors: Tensor) -> Any:
+        copies = list(tensors)
+        copies[index] = tensors[index].clone()
+        return operator.reusing(index)(*copies)
+
+    return run
 
 
 def _draws(

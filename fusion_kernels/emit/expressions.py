@@ -26,7 +26,7 @@ _CALLS = {
 # Python's precedence, loosest first. & and | bind tighter than comparisons.
 _LEVEL = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "&": 3, "+": 4, "-": 4}
 _LEVEL |= {"*": 5, "/": 5}
-_ATOM = 9
+ATOM = 9
 _NAN_KEEPING = {"maximum": "tl.maximum", "minimum": "tl.minimum"}
 TL_DTYPE = {
     "float16": "tl.float16",
@@ -59,24 +59,24 @@ def triton_text(statement: Statement, inlined: Mapping[str, Text] | None = None)
     """
     known = inlined or {}
     args = [
-        known[arg] if isinstance(arg, str) and arg in known else Text(literal(arg), _ATOM)
+        known[arg] if isinstance(arg, str) and arg in known else Text(literal(arg), ATOM)
         for arg in statement.args
     ]
     op = statement.op
     if op in INFIX:
         level = _LEVEL[INFIX[op]]
-        right = level if op in ("add", "mul") and args[1].level == _ATOM else level + 1
+        right = level if op in ("add", "mul") and args[1].level == ATOM else level + 1
         return Text(f"{args[0].at(level)} {INFIX[op]} {args[1].at(right)}", level)
     if op == "neg":
-        return Text(f"-{args[0].at(_ATOM)}", _ATOM - 1)
+        return Text(f"-{args[0].at(ATOM)}", ATOM - 1)
     if op == "not":
-        return Text(f"~{args[0].at(_ATOM)}", _ATOM - 1)
+        return Text(f"~{args[0].at(ATOM)}", ATOM - 1)
     if op == "cast":
-        return Text(_cast_text(args[0].at(_ATOM), str(statement.args[1]), statement.dtype), _ATOM)
+        return Text(_cast_text(args[0].at(ATOM), str(statement.args[1]), statement.dtype), ATOM)
     plain = ", ".join(arg.text for arg in args)
     if op in _NAN_KEEPING:
-        return Text(f"{_NAN_KEEPING[op]}({plain}, propagate_nan=tl.PropagateNan.ALL)", _ATOM)
-    return Text(f"{_CALLS[op]}({plain})", _ATOM)
+        return Text(f"{_NAN_KEEPING[op]}({plain}, propagate_nan=tl.PropagateNan.ALL)", ATOM)
+    return Text(f"{_CALLS[op]}({plain})", ATOM)
 
 
 def literal(value: Operand) -> str:

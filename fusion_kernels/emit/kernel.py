@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fusion_kernels.emit.config import KernelConfig
-from fusion_kernels.emit.expressions import Text, triton_text
+from fusion_kernels.emit.expressions import ATOM, Text, triton_text
 from fusion_kernels.emit.layout import Layout, Walk
 from fusion_kernels.emit.wrap import assigned, bracketed
 from fusion_kernels.ir import FLOATING, ROW_OPS, Input, Region, Statement
@@ -192,16 +192,18 @@ def _body(region: Region, frame: _Frame) -> list[str]:
     inlined: dict[str, Text] = {}
     once = _read_once(region)
     for item in region.body:
-        text = (
-            _reduction(item, frame, inlined) if item.op in ROW_OPS else triton_text(item, inlined)
-        )
-        if item.name in once and len(text.text) <= _LONGEST_INLINED:
-            inlined[item.name] = text
-            continue
+        if item.name in once:
+            text = triton_text(item, inlined)
+            if len(text.text) <= _LONGEST_INLINED:
+                inlined[item.name] = text
+                continue
         if item.origin != origin:
             origin = item.origin
             lines.append(f"# {origin}")
-        lines += assigned(item.name, text.text)
+        if item.op in ROW_OPS:
+            lines += _row_operation(item, frame, inlined)
+        else:
+            lines += assigned(item.name, triton_text(item, inlined).text)
     return lines
 
 
@@ -222,13 +224,44 @@ def _read_once(region: Region) -> set[str]:
     }
 
 
-def _reduction(item: Statement, frame: _Frame, inlined: Mapping[str, Text]) -> Text:
+def _row_operation(item: Statement, frame: _Frame, inlined: Mapping[str, Text]) -> list[str]:
     """Lanes past the row's end hold whatever the body made of zeros; they never count."""
-    axis = "axis=1, keep_dims=True" if frame.tall else "axis=0"
     name = str(item.args[0])
     value = inlined[name].text if name in inlined else name
-    total = f"tl.sum(tl.where(mask, {value}, 0.0), {axis})"
-    return Text(total if item.op == "row_sum" else f"{total} / n_cols", 5)
+    if item.op == "row_sum":
+        return assigned(item.name, _sum(frame, value))
+    if item.op == "row_mean":
+        return assigned(item.name, f"{_sum(frame, value)} / n_cols")
+    return _layer_norm(item, frame, inlined[name].at(ATOM) if name in inlined else name)
+
+
+def _layer_norm(item: Statement, frame: _Frame, x: str) -> list[str]:
+    """The mean is taken twice, the second time of what the first left over: a large mean or a
+    constant row then loses nothing to the rounding of the sum.
+    """
+    _, weight, bias, eps = item.args
+    prefix = "" if item.name == "layer_norm" else f"{item.name}_"
+    mean, centered, variance = (f"{prefix}{part}" for part in ("mean", "centered", "variance"))
+    result = f"{centered} * tl.rsqrt({variance} + {eps})"
+    if weight is not None:
+        result += f" * {weight}"
+    if bias is not None:
+        result += f" + {bias}"
+    return [
+        *assigned(mean, f"{_sum(frame, x)} / n_cols"),
+        f"{mean} += {_sum(frame, f'{x} - {mean}')} / n_cols",
+        *assigned(centered, f"tl.where(mask, {x} - {mean}, 0.0)"),
+        *assigned(variance, f"{_sum_of(frame, f'{centered} * {centered}')} / n_cols"),
+        *assigned(item.name, result),
+    ]
+
+
+def _sum(frame: _Frame, value: str) -> str:
+    return _sum_of(frame, f"tl.where(mask, {value}, 0.0)")
+
+
+def _sum_of(frame: _Frame, value: str) -> str:
+    return f"tl.sum({value}, {'axis=1, keep_dims=True' if frame.tall else 'axis=0'})"
 
 
 def _stores(region: Region, frame: _Frame, names: tuple[str, ...]) -> list[str]:

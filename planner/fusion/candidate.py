@@ -18,6 +18,7 @@ from planner.fusion.subgraph import Subgraph, extract
 from planner.graph.source import source_line
 from planner.graph.view import module_of, op_node, tensor_meta
 from planner.passes.linear_bias import SPLIT, merge_biases
+from planner.passes.reuse_buffers import reuse_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +131,30 @@ def _candidate(
     )
 
 
-def before(candidate: Candidate) -> Subgraph:
-    """The place as it runs today, biases in their linears, as a module."""
-    place = extract(_place(candidate))
+def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
+    """What runs today as a module: the region's operators alone, or with the linears whose bias
+    is at stake, biases in their linears.
+    """
+    place = extract(_place(candidate, with_linears))
     merge_biases(place.module.graph)
     place.module.recompile()
     return place
 
 
-def after(candidate: Candidate, operator: FusedOperator) -> Subgraph:
-    """The place with the region replaced, as a module of the same inputs as `before`."""
-    place = extract(_place(candidate))
+def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) -> Subgraph:
+    """The same with the region replaced by its operator, as a module of the same inputs."""
+    place = extract(_place(candidate, with_linears))
     graph = place.module.graph
     replace_regions(graph, [(_within(place, candidate.lowered), operator.overload)])
     merge_biases(graph)
+    reuse_inputs(graph)
     place.module.recompile()
     return place
 
 
-def _place(candidate: Candidate) -> list[fx.Node]:
-    return sorted((*candidate.linears, *candidate.biases, *candidate.lowered.nodes))
+def _place(candidate: Candidate, with_linears: bool) -> list[fx.Node]:
+    around = (*candidate.linears, *candidate.biases) if with_linears else ()
+    return sorted((*around, *candidate.lowered.nodes))
 
 
 def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:

@@ -10,8 +10,8 @@ from planner.report.model import FusionRow, RejectionRow
 
 
 def fusion_rows(plan: FusionPlan) -> tuple[FusionRow, ...]:
-    """One row a candidate, in graph order. Times are medians of the place, the linear whose
-    bias is at stake included."""
+    """One row a candidate, in graph order. Times are medians of the region, with the linear where
+    its bias moves into the kernel."""
     return tuple(_fusion_row(fusion) for fusion in plan.fusions)
 
 

@@ -44,7 +44,7 @@ def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -
     copies: dict[fx.Node, fx.Node] = {}
     for node in ordered:
         copies[node] = graph.placeholder(node.name)
-        copies[node].meta = dict(node.meta)
+        copies[node].meta = {"val": node.meta["val"]}
     for node in nodes:
         copies[node] = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(copies[node] for node in outputs))
