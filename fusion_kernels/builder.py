@@ -9,12 +9,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusion_kernels.ir import FLOATING, Input, Operand, Output, Region, Statement
+from fusion_kernels.ir import FLOATING, ROW_OPS, Input, Operand, Output, Region, Statement
 
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_ALWAYS_FLOATING = ("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "sin", "cos", "div")
-
-_ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "floor", "ceil")
+_ALWAYS_FLOATING = (
+    *("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "sin", "cos", "div"),
+    *ROW_OPS,
+)
+_ARITHMETIC = ("add", "sub", "mul", "neg", "abs")
+_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 _SUPPORTED = (*FLOATING, "int32", "int64", "bool")
 
 
@@ -69,16 +72,20 @@ class Builder:
         """The user's cast: a floating value is rounded through `dtype` and stays float32."""
         if dtype not in _SUPPORTED:
             raise NotLowered(f"a cast to {dtype} has no kernel expression")
-        result = "float32" if dtype in FLOATING else dtype
-        if dtype == "float32" and self.dtype_of(value) == "float32":
-            return str(value)
-        return self._append("cast", (value, dtype), result, "")
+        if dtype not in FLOATING:
+            return str(self._converted(value, dtype))
+        widened = str(self.floating(value))
+        if dtype == "float32":
+            return widened
+        return self._append("cast", (widened, dtype), "float32", "")
 
     def floating(self, value: Operand) -> Operand:
         """`value` as float32: literals become floats, integers and booleans are converted."""
         if value is None:
             return None
         if not isinstance(value, str):
+            if _LARGEST_FLOAT32 < abs(value) < float("inf"):
+                raise NotLowered(f"the number {value} is beyond float32")
             return float(value)
         if self._dtypes[value] == "float32":
             return value
@@ -101,7 +108,13 @@ class Builder:
         return "float32" if isinstance(value, float) else "int64"
 
     def name_result(self, value: str) -> str:
-        """Give the value that the current graph node results in the node's own name."""
+        """Give the value that the current graph node results in the node's own name.
+
+        It is brought to the node's dtype where promotion inside the region found another: a
+        tensor without dimensions does not widen integers in eager, for one.
+        """
+        wanted = "float32" if self.result_dtype in FLOATING else self.result_dtype
+        value = str(self._converted(value, wanted))
         last = self._body[-1] if self._body else None
         if last is None or last.name != value or last.origin != self._origin:
             return value
@@ -134,21 +147,35 @@ class Builder:
         )
 
     def _promoted(self, op: str, args: tuple[Operand, ...]) -> tuple[str, tuple[Operand, ...]]:
-        tensors = [self._dtypes[arg] for arg in args if isinstance(arg, str)]
-        literal_floats = any(isinstance(arg, float) for arg in args)
-        if "float32" in tensors or literal_floats or op in _ALWAYS_FLOATING:
+        dtype = self._common(args)
+        if dtype == "float32" or op in _ALWAYS_FLOATING:
             return "float32", tuple(self.floating(arg) for arg in args)
-        for dtype in ("int64", "int32", "bool"):
-            if dtype in tensors:
-                if dtype == "bool" and op in _ARITHMETIC:
-                    raise NotLowered(f"{op} of booleans has no kernel expression")
-                return dtype, tuple(self._integer(arg, dtype) for arg in args)
-        raise NotLowered(f"{op} of literals only")
+        if dtype == "bool" and op in _ARITHMETIC:
+            raise NotLowered(f"{op} of booleans has no kernel expression")
+        return dtype, tuple(self._converted(arg, dtype) for arg in args)
 
-    def _integer(self, value: Operand, dtype: str) -> Operand:
-        if not isinstance(value, str) or self._dtypes[value] == dtype:
-            return value
-        return self._append("cast", (value, dtype), dtype, "")
+    def _common(self, args: tuple[Operand, ...]) -> str:
+        """The widest kind of the operands; of tensors of that kind the widest integer."""
+        kinds = [self.dtype_of(arg) for arg in args if arg is not None]
+        tensors = [self._dtypes[arg] for arg in args if isinstance(arg, str)]
+        if not tensors:
+            raise NotLowered("an operation on numbers alone has no kernel expression")
+        if "float32" in kinds:
+            return "float32"
+        for dtype in ("int64", "int32"):
+            if dtype in tensors:
+                return dtype
+        return "int64" if "int64" in kinds else "bool"
+
+    def _converted(self, value: Operand, dtype: str) -> Operand:
+        """A tensor cast to `dtype`, a literal as Python's number of that kind."""
+        if isinstance(value, str):
+            if self._dtypes[value] == dtype:
+                return value
+            return self._append("cast", (value, dtype), dtype, "")
+        if value is None or dtype == "float32":
+            return self.floating(value)
+        return bool(value) if dtype == "bool" else int(value)
 
     def _append(self, op: str, args: tuple[Operand, ...], dtype: str, hint: str) -> str:
         name = self._fresh(hint or f"{self._hint}_part")
@@ -160,7 +187,9 @@ class Builder:
         """A readable name without the capture's numbering, so that equal places give equal
         regions.
         """
-        base = re.sub(r"(_\d+)+$", "", hint).strip("_") or "value"
+        base = re.sub(r"(_\d+)+$", "", re.sub(r"\W", "_", hint)).strip("_") or "value"
+        if not base.isidentifier() or _PARAMETER.search(base):
+            base = f"value_{base}_"
         name, number = base, 1
         while name in self._dtypes or name in _RESERVED:
             number += 1
@@ -168,8 +197,13 @@ class Builder:
         return name
 
 
+# What the text of a kernel or its launcher calls its own.
 _TEMPLATE_NAMES = (
     "tl torch triton row rows cols mask row_mask col_mask offsets shape n_rows n_cols n_elements "
-    "erf tanh grid mean centered variance"
+    "erf tanh grid mean centered variance out max float tuple"
+)
+# Names made of others: pointers, strides, sizes, indices.
+_PARAMETER = re.compile(
+    r"_ptr$|_stride$|_offsets$|^out_|^n$|^i\d*$|_kernel$|_(mean|centered|variance)$"
 )
 _RESERVED = frozenset((*keyword.kwlist, *_TEMPLATE_NAMES.split()))

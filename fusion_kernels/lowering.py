@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fusion_kernels.builder import Builder, NotLowered
+from fusion_kernels.ir import FLOATING
 
 Lowering = Callable[..., str]
 Value = Any  # the name of a value in the region, or a Python literal
@@ -20,27 +21,32 @@ _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def _add(b: Builder, x: Value, y: Value, alpha: Any = 1) -> str:
-    return b.apply("add", x, y if alpha == 1 else b.apply("mul", y, alpha))
+    return b.apply("add", x, _times(b, y, alpha))
 
 
 def _sub(b: Builder, x: Value, y: Value, alpha: Any = 1) -> str:
-    return b.apply("sub", x, y if alpha == 1 else b.apply("mul", y, alpha))
+    return b.apply("sub", x, _times(b, y, alpha))
 
 
 def _rsub(b: Builder, x: Value, y: Value, alpha: Any = 1) -> str:
     return _sub(b, y, x, alpha)
 
 
-def _div(b: Builder, x: Value, y: Value) -> str:
-    return b.apply("div", b.floating(x), b.floating(y))
+def _times(b: Builder, y: Value, alpha: Any) -> Value:
+    if alpha == 1:
+        return y
+    return b.apply("mul", y, alpha) if isinstance(y, str) else y * alpha
 
 
 def _pow(b: Builder, x: Value, exponent: Any) -> str:
+    """Powers that eager computes by the same expressions; of an integer to a float in float32."""
+    if b.result_dtype in FLOATING:
+        x = b.floating(x)
     powers: dict[Any, Callable[[], str]] = {
         0.5: lambda: b.apply("sqrt", x),
         -0.5: lambda: b.apply("rsqrt", x),
         -1: lambda: b.apply("div", 1.0, x),
-        1: lambda: str(x),
+        1: lambda: b.copy(x),
         2: lambda: b.apply("mul", x, x),
         3: lambda: b.apply("mul", b.apply("mul", x, x), x),
     }
@@ -73,11 +79,15 @@ def _relu(b: Builder, x: Value) -> str:
 def _clamp(b: Builder, x: Value, low: Any = None, high: Any = None) -> str:
     for bound, comparison in ((low, "lt"), (high, "gt")):
         if bound is not None:
+            if bound != bound:
+                raise NotLowered("a bound that is NaN has no kernel expression")
             x = b.apply("where", b.apply(comparison, x, bound), bound, x)
     return str(x)
 
 
 def _hardtanh(b: Builder, x: Value, low: Any = -1.0, high: Any = 1.0) -> str:
+    if b.dtype_of(x) != "float32":
+        raise NotLowered("hardtanh of integers has no kernel expression")
     return _clamp(b, x, low, high)
 
 
@@ -90,7 +100,13 @@ def _where(b: Builder, condition: Value, x: Value, y: Value) -> str:
 
 
 def _masked_fill(b: Builder, x: Value, mask: Value, value: Any) -> str:
-    return b.apply("where", mask, value, x)
+    """The value takes the tensor's dtype, never the other way round."""
+    dtype = b.dtype_of(x)
+    if isinstance(value, str):
+        filling: Value = b.cast(value, dtype)
+    else:
+        filling = {"float32": float, "bool": bool}.get(dtype, int)(value)
+    return b.apply("where", mask, filling, x)
 
 
 def _cast(b: Builder, x: Value, dtype: str | None = None, *_: object, **kwargs: object) -> str:
@@ -114,18 +130,20 @@ def _layer_norm(
     return b.apply("layer_norm", x, weight, bias, float(eps))
 
 
-def _unary(op: str) -> Lowering:
-    def lower(b: Builder, x: Value) -> str:
-        return b.apply(op, b.floating(x))
+def _same(op: str) -> Lowering:
+    """An operation that the region knows by itself."""
+
+    def lower(b: Builder, *args: Value) -> str:
+        return b.apply(op, *args)
 
     return lower
 
 
-def _same(op: str) -> Lowering:
-    """An operation whose operands keep their dtype."""
+def _to_whole(op: str) -> Lowering:
+    """Rounding to whole numbers, which integers already are."""
 
-    def lower(b: Builder, *args: Value) -> str:
-        return b.apply(op, *args)
+    def lower(b: Builder, x: Value) -> str:
+        return b.apply(op, x) if b.dtype_of(x) == "float32" else b.copy(x)
 
     return lower
 
@@ -148,24 +166,24 @@ POINTWISE: dict[str, Lowering] = {
     "aten.rsub.Scalar": _rsub,
     "aten.mul.Tensor": _same("mul"),
     "aten.mul.Scalar": _same("mul"),
-    "aten.div.Tensor": _div,
-    "aten.div.Scalar": _div,
+    "aten.div.Tensor": _same("div"),
+    "aten.div.Scalar": _same("div"),
     "aten.pow.Tensor_Scalar": _pow,
     "aten.square.default": lambda b, x: b.apply("mul", x, x),
-    "aten.reciprocal.default": lambda b, x: b.apply("div", 1.0, b.floating(x)),
+    "aten.reciprocal.default": lambda b, x: b.apply("div", 1.0, x),
     "aten.neg.default": _same("neg"),
     "aten.abs.default": _same("abs"),
-    "aten.exp.default": _unary("exp"),
-    "aten.log.default": _unary("log"),
-    "aten.sqrt.default": _unary("sqrt"),
-    "aten.rsqrt.default": _unary("rsqrt"),
-    "aten.erf.default": _unary("erf"),
-    "aten.tanh.default": _unary("tanh"),
-    "aten.sigmoid.default": _unary("sigmoid"),
-    "aten.sin.default": _unary("sin"),
-    "aten.cos.default": _unary("cos"),
-    "aten.floor.default": _same("floor"),
-    "aten.ceil.default": _same("ceil"),
+    "aten.exp.default": _same("exp"),
+    "aten.log.default": _same("log"),
+    "aten.sqrt.default": _same("sqrt"),
+    "aten.rsqrt.default": _same("rsqrt"),
+    "aten.erf.default": _same("erf"),
+    "aten.tanh.default": _same("tanh"),
+    "aten.sigmoid.default": _same("sigmoid"),
+    "aten.sin.default": _same("sin"),
+    "aten.cos.default": _same("cos"),
+    "aten.floor.default": _to_whole("floor"),
+    "aten.ceil.default": _to_whole("ceil"),
     "aten.maximum.default": _same("maximum"),
     "aten.minimum.default": _same("minimum"),
     "aten.gelu.default": _gelu,

@@ -17,6 +17,8 @@ Verdict = Literal["wins", "not slower", "slower"]
 
 _BOOTSTRAP_DRAWS = 2000
 _INTERVAL = 0.95
+_SAMPLE_US = 500.0
+_MOST_REPEATS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,16 @@ def interleaved(
     """Time every call once a round, in turn, for `rounds` rounds or until `budget_s` seconds are
     spent.
 
-    On CUDA a sample is the time between two device events around the call, so that it holds host
-    launch time only where the device waits for it. The order is rotated by one each round. At
-    least five rounds are run.
+    On CUDA a sample is the time between two device events around as many calls as take about half
+    a millisecond, divided by their number: the host runs ahead of the device, as it does in a
+    model, and a sample holds launch time only where the host sets the pace. The order is rotated
+    by one each round. At least five rounds are run.
     """
     for call in calls.values():
         for _ in range(warmup):
             call()
     names = list(calls)
+    repeats = {name: _repeats(call, device) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in names}
     started = now_s()
     for index in range(rounds):
@@ -98,13 +102,13 @@ def interleaved(
             break
         shift = index % len(names)
         for name in names[shift:] + names[:shift]:
-            samples[name].append(time_once_us(calls[name], device))
+            samples[name].append(time_once_us(calls[name], device, repeats[name]))
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
-def time_once_us(call: Callable[[], object], device: str) -> float:
-    """Microseconds of one call: device events on CUDA, the host clock elsewhere (after
-    synchronizing).
+def time_once_us(call: Callable[[], object], device: str, repeats: int = 1) -> float:
+    """Microseconds of one call, the mean of `repeats`: device events on CUDA, the host clock
+    elsewhere.
     """
     import torch
 
@@ -112,13 +116,22 @@ def time_once_us(call: Callable[[], object], device: str) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()
-        call()
+        for _ in range(repeats):
+            call()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3
+        return float(start.elapsed_time(end)) * 1e3 / repeats
     begin = time.perf_counter()
-    call()
-    return (time.perf_counter() - begin) * 1e6
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - begin) * 1e6 / repeats
+
+
+def _repeats(call: Callable[[], object], device: str) -> int:
+    if not device.startswith("cuda"):
+        return 1
+    single_us = min(time_once_us(call, device) for _ in range(3))
+    return max(1, min(_MOST_REPEATS, round(_SAMPLE_US / max(single_us, 1.0))))
 
 
 def compare(baseline: Timing, candidate: Timing, seed: int = 0) -> Comparison:

@@ -25,6 +25,8 @@ from planner.timing import interleaved
 _ROUNDS = 40
 _COPIES = 4
 """Input sets used in turn, so that one call does not find its inputs in the cache of the last."""
+_LARGE_BYTES = 256 << 20
+"""Inputs that no cache holds; one set of them will do."""
 
 
 def tune(
@@ -65,7 +67,9 @@ def tune(
 def _input_sets(candidate: Candidate, device: str, seed: int) -> list[tuple[torch.Tensor, ...]]:
     values = [node.meta["val"] for node in candidate.lowered.inputs]
     specs = [InputSpec(tuple(value.shape), value.dtype) for value in values]
-    return [draw_case(specs, CASES[0], seed + n, device=device) for n in range(_COPIES)]
+    size = sum(value.numel() * value.element_size() for value in values)
+    copies = 1 if size > _LARGE_BYTES else _COPIES
+    return [draw_case(specs, CASES[0], seed + n, device=device) for n in range(copies)]
 
 
 def _right(result: Any, exact: Sequence[torch.Tensor]) -> bool:
