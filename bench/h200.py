@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -34,7 +34,7 @@ from planner.graph.export import capture as export
 from planner.report.io import to_json
 from planner.sources.load import load_subject
 from planner.sources.options import SourceOptions
-from planner.timing import Timing, compare, interleaved, now_s, percentile
+from planner.timing import Timing, compare, device_only, interleaved, now_s, percentile
 from planner.verify import verify_region
 
 DEVICE = "cuda:0"
@@ -133,7 +133,8 @@ def _kernel(
         "compile_default": torch.compile(module, dynamic=False),
         "fused": fused,
     }
-    timings = interleaved(_as_graphs(peers, sets), DEVICE, rounds=60)
+    graphs = {key: device_only(_over(run, sets), DEVICE) for key, run in peers.items()}
+    timings = interleaved(graphs, DEVICE, rounds=60)
     per_call = {key: [s / count for s in t.samples_us] for key, t in timings.items()}
     return {
         "rule": name,
@@ -159,26 +160,14 @@ def _kernel(
     }
 
 
-def _as_graphs(
-    peers: Mapping[str, Callable[..., Any]], sets: Sequence[tuple[torch.Tensor, ...]]
-) -> dict[str, Callable[[], object]]:
-    """Each peer over all input sets in one CUDA graph: device time, without the host's
-    launches.
-    """
-    replays: dict[str, Callable[[], object]] = {}
-    for name, run in peers.items():
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.no_grad(), torch.cuda.stream(stream):
-            for _ in range(3):
-                run(*sets[0])
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(graph):
-            for tensors in sets:
-                run(*tensors)
-        replays[name] = graph.replay
-    return replays
+def _over(
+    run: Callable[..., Any], sets: Sequence[tuple[torch.Tensor, ...]]
+) -> Callable[[], object]:
+    def call() -> None:
+        for tensors in sets:
+            run(*tensors)
+
+    return call
 
 
 def bert(batch: int, seq: int, out: Path) -> dict[str, Any]:
@@ -215,14 +204,10 @@ def bert(batch: int, seq: int, out: Path) -> dict[str, Any]:
         "normalized": normalized,
         "fused": fused,
     }
-    timings = interleaved(
-        {k: _forward(m, args, kwargs) for k, m in modules.items()}, DEVICE, rounds=80
-    )
-    under_inference = interleaved(
-        {k: _inference(modules[k], args, kwargs) for k in ("eager", "compile_default", "fused")},
-        DEVICE,
-        rounds=40,
-    )
+    forwards = {key: _forward(module, args, kwargs) for key, module in modules.items()}
+    for key in ("eager", "compile_default", "fused"):
+        forwards[f"{key} (inference_mode)"] = _inference(modules[key], args, kwargs)
+    timings = interleaved(forwards, DEVICE, rounds=60)
     ratio = {
         "fused_vs_eager": compare(timings["eager"], timings["fused"]),
         "fused_vs_compile": compare(timings["compile_default"], timings["fused"]),
@@ -235,7 +220,6 @@ def bert(batch: int, seq: int, out: Path) -> dict[str, Any]:
         "batch": batch,
         "seq": seq,
         "times_us": {key: _figures(t) for key, t in timings.items()},
-        "inference_mode_us": {key: _figures(t) for key, t in under_inference.items()},
         "ratios": {k: {"ratio": c.ratio, "low": c.low, "high": c.high} for k, c in ratio.items()},
         "planning_s": planning_s,
         "compile_first_call_s": compile_s,

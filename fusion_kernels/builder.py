@@ -17,6 +17,7 @@ _ALWAYS_FLOATING = (
     *ROW_OPS,
 )
 _ARITHMETIC = ("add", "sub", "mul", "neg", "abs")
+_LONGEST_NAME = 24
 _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 _SUPPORTED = (*FLOATING, "int32", "int64", "bool")
 
@@ -62,7 +63,8 @@ class Builder:
         """Append `op(args)` with operands promoted to one dtype; returns the result's name."""
         operands = tuple(args)
         if op == "where":
-            dtype, branches = self._promoted(op, operands[1:])
+            dtype = self._common(operands[1:])
+            branches = (self._converted(operand, dtype) for operand in operands[1:])
             operands = (operands[0], *branches)
         else:
             dtype, operands = self._promoted(op, operands)
@@ -147,6 +149,8 @@ class Builder:
         )
 
     def _promoted(self, op: str, args: tuple[Operand, ...]) -> tuple[str, tuple[Operand, ...]]:
+        if not any(isinstance(arg, str) for arg in args):
+            raise NotLowered(f"{op} of numbers alone has no kernel expression")
         dtype = self._common(args)
         if dtype == "float32" or op in _ALWAYS_FLOATING:
             return "float32", tuple(self.floating(arg) for arg in args)
@@ -157,11 +161,9 @@ class Builder:
     def _common(self, args: tuple[Operand, ...]) -> str:
         """The widest kind of the operands; of tensors of that kind the widest integer."""
         kinds = [self.dtype_of(arg) for arg in args if arg is not None]
-        tensors = [self._dtypes[arg] for arg in args if isinstance(arg, str)]
-        if not tensors:
-            raise NotLowered("an operation on numbers alone has no kernel expression")
         if "float32" in kinds:
             return "float32"
+        tensors = [self._dtypes[arg] for arg in args if isinstance(arg, str)]
         for dtype in ("int64", "int32"):
             if dtype in tensors:
                 return dtype
@@ -188,6 +190,9 @@ class Builder:
         regions.
         """
         base = re.sub(r"(_\d+)+$", "", re.sub(r"\W", "_", hint)).strip("_") or "value"
+        while len(base) > _LONGEST_NAME and "_" in base:
+            base = base.rpartition("_")[0].rstrip("_")
+        base = base[:_LONGEST_NAME] or "value"
         if not base.isidentifier() or _PARAMETER.search(base):
             base = f"value_{base}_"
         name, number = base, 1
@@ -200,7 +205,7 @@ class Builder:
 # What the text of a kernel or its launcher calls its own.
 _TEMPLATE_NAMES = (
     "tl torch triton row rows cols mask row_mask col_mask offsets shape n_rows n_cols n_elements "
-    "erf tanh grid mean centered variance out max float tuple"
+    "erf tanh grid mean centered variance out max float tuple BLOCK_SIZE ROWS NUM_WARPS"
 )
 # Names made of others: pointers, strides, sizes, indices.
 _PARAMETER = re.compile(

@@ -66,14 +66,19 @@ def _compile(region: Region, run_eager: Run, reuse: int | None) -> Run:
 
     examples: list[Any] = [_example(item) for item in region.inputs]
     module = make_fx(run_eager, tracing_mode="symbolic")(*_with_open_leading_size(region, examples))
-    # Multiply-add in one rounding: a fifth faster on polynomials and no less exact.
-    with config.patch({"cpp.enable_floating_point_contract_flag": "fast"}):
+    # Multiply-add in one rounding: a fifth faster on polynomials and no less exact. Inductor drops
+    # a cast to a narrower dtype and back unless it is told to keep it.
+    options: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}
+    options["emulate_precision_casts"] = any(item.op == "cast" for item in region.body)
+    with config.patch(options):
         artifact: Any = standalone_compile(module, examples, dynamic_shapes="from_graph")
     contiguous = all(example.is_contiguous() for example in examples)
     strides = tuple(example.stride() for example in examples)
 
     def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The artifact asserts the layout it was compiled for; another one is brought into it."""
+        if reuse is not None and not tensors[reuse].is_contiguous():
+            return run_eager(*tensors)  # a copy would be overwritten in its place
         if contiguous:
             tensors = tuple([tensor.contiguous() for tensor in tensors])
         elif tuple([tensor.stride() for tensor in tensors]) != strides:
@@ -92,13 +97,13 @@ def _with_open_leading_size(region: Region, examples: list[torch.Tensor]) -> lis
     Loops over a known row length run in half the time of loops over a symbol.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    fakes = []
+    fakes: list[torch.Tensor] = []
     for item, example in zip(region.inputs, examples, strict=True):
         leads = item.rank == len(region.shape) > region.row_rank and item.shape[0] > 1
         sizes = [DimDynamic.STATIC] * item.rank
         if leads:
             sizes[0] = DimDynamic.DUCK
-        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
         fakes.append(mode.from_tensor(example, symbolic_context=context))
     return fakes
 

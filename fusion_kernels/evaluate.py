@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusion_kernels.ir import FLOATING, Region, Statement
+from fusion_kernels.ir import FLOATING, ROW_OPS, Output, Region, Statement, memory_order
 from fusion_kernels.rational import RATIONALS, OddRational
 
 _DTYPES = {
@@ -56,26 +56,29 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
     values: dict[str, Any] = {}
     for item, tensor in zip(region.inputs, tensors, strict=True):
         values[item.name] = tensor.float() if item.dtype in FLOATING else tensor
-    for statement in region.body:
-        values[statement.name] = _run(statement, values, region.row_rank)
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-    return tuple(
-        values[output.value].to(_DTYPES[output.dtype]).expand(shape).contiguous()
-        for output in region.outputs
-    )
+    row = shape[len(shape) - region.row_rank :] if region.row_rank else ()
+    for statement in region.body:
+        values[statement.name] = _run(statement, values, tuple(row))
+    return tuple(_stored(values[output.value], output, shape, region) for output in region.outputs)
 
 
-def _run(statement: Statement, values: dict[str, Any], row_rank: int) -> Any:
+def _stored(
+    value: torch.Tensor, output: Output, shape: tuple[int, ...], region: Region
+) -> torch.Tensor:
+    """The value rounded to the output's dtype, a fresh tensor in the output's memory order."""
+    order = memory_order(region.shape, output.stride)
+    inverse = tuple(order.index(d) for d in range(len(order)))
+    whole = value.to(_DTYPES[output.dtype]).expand(shape)
+    return whole.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
+
+
+def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> Any:
     args: list[Any] = [
         values[arg] if isinstance(arg, str) and arg in values else arg for arg in statement.args
     ]
-    dims = tuple(range(-row_rank, 0))
-    if statement.op == "row_sum":
-        return args[0].sum(dims, keepdim=True)
-    if statement.op == "row_mean":
-        return args[0].mean(dims, keepdim=True)
-    if statement.op == "layer_norm":
-        return _layer_norm(args, row_rank)
+    if statement.op in ROW_OPS:
+        return _row_operation(statement.op, args, row)
     if statement.op == "cast":
         return _cast(args[0], str(args[1]), statement.dtype)
     if statement.op in RATIONALS:
@@ -84,7 +87,18 @@ def _run(statement: Statement, values: dict[str, Any], row_rank: int) -> Any:
     return result.to(_DTYPES[statement.dtype])
 
 
-def _layer_norm(args: list[Any], row_rank: int) -> torch.Tensor:
+def _row_operation(op: str, args: list[Any], row: tuple[int, ...]) -> Any:
+    """A reduction over the row; what broadcasts along it counts once for every element."""
+    x = args[0].expand((*args[0].shape[: -len(row)], *row))
+    dims = tuple(range(-len(row), 0))
+    if op == "layer_norm":
+        return _layer_norm(x, row, *args[1:])
+    return x.sum(dims, keepdim=True) if op == "row_sum" else x.mean(dims, keepdim=True)
+
+
+def _layer_norm(
+    x: torch.Tensor, row: tuple[int, ...], weight: Any, bias: Any, eps: float
+) -> torch.Tensor:
     """torch's layer_norm of the row less its first element, which changes nothing but the
     rounding.
 
@@ -92,12 +106,10 @@ def _layer_norm(args: list[Any], row_rank: int) -> torch.Tensor:
     would lose in it what eager's kernel keeps. |x - x[0]| is at most sqrt(n) standard deviations,
     so the shift costs 6e-8 * sqrt(n) at worst.
     """
-    x, weight, bias, eps = args
-    row = x.shape[-row_rank:]
     first = x
-    for dim in range(-row_rank, 0):
+    for dim in range(-len(row), 0):
         first = first.narrow(dim, 0, 1)
-    scale, shift = (None if value is None else value.reshape(row) for value in (weight, bias))
+    scale, shift = (None if value is None else value.expand(row) for value in (weight, bias))
     return torch.native_layer_norm(x - first, row, scale, shift, eps)[0]
 
 

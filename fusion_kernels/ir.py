@@ -159,5 +159,14 @@ def expression(op: str, args: tuple[Operand, ...]) -> str:
     return f"{op}({', '.join(texts)})"
 
 
+def memory_order(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Dimensions from the largest stride to the smallest; those of size 1 stay where they are."""
+    moving = sorted(
+        (d for d in range(len(shape)) if shape[d] != 1), key=lambda d: stride[d], reverse=True
+    )
+    remaining = iter(moving)
+    return tuple(d if shape[d] == 1 else next(remaining) for d in range(len(shape)))
+
+
 def _tensor(dtype: str, shape: tuple[int, ...]) -> str:
     return f"{SHORT_DTYPE.get(dtype, dtype)}[{', '.join(map(str, shape))}]"

@@ -20,6 +20,7 @@ from fusion_kernels.cpu import CpuRegion, compile_region
 from fusion_kernels.emit.layout import Layout
 from fusion_kernels.emit.source import KernelSource
 from fusion_kernels.ir import Region
+from fusion_kernels.launch import RepeatedLaunch
 from fusion_kernels.load import load_kernel
 
 NAMESPACE = "fuseplan"
@@ -76,7 +77,9 @@ class FusedOperator:
 
     def on_cuda(self, *tensors: torch.Tensor) -> Any:
         if self._launcher is None:
-            self._launcher = load_kernel(self.path, self.source.name).launcher
+            loaded = load_kernel(self.path, self.source.name)
+            name = f"{self.source.name}_kernel"
+            self._launcher = RepeatedLaunch(loaded.launcher, loaded.module, name)
         return self._launcher(*tensors)
 
 

@@ -195,6 +195,7 @@ POINTWISE: dict[str, Lowering] = {
     "aten.clamp_min.default": lambda b, x, low: _clamp(b, x, low),
     "aten.clamp_max.default": lambda b, x, high: _clamp(b, x, None, high),
     "aten.where.self": _where,
+    "aten.where.Scalar": _where,
     "aten.where.ScalarOther": _where,
     "aten.where.ScalarSelf": _where,
     "aten.masked_fill.Scalar": _masked_fill,

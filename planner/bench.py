@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from planner.report.model import Benchmark, BenchmarkRow
 from planner.timing import Comparison, Timing, compare, interleaved, now_s
@@ -52,7 +53,7 @@ def race(
     budget_s: float = _BUDGET_S,
 ) -> Race:
     """Time one forward of each, in turn. `cold_s` of a row is its first call, compilation
-    included.
+    included. Forwards that write to buffers or inputs write to those given.
 
     A peer that fails to compile keeps a row with the reason and no figures.
     """
@@ -82,11 +83,23 @@ def race(
 
 
 def _call(module: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """One forward. Containers among the inputs are rebuilt for each, because a forward may grow
+    one (a key-value cache) and the next call would not be the same.
+    """
+    plain = all(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
+
     def run() -> object:
         with torch.no_grad():
-            return module(*args, **kwargs)
+            if plain:
+                return module(*args, **kwargs)
+            fresh_args, fresh_kwargs = pytree.tree_map(_itself, (args, dict(kwargs)))
+            return module(*fresh_args, **fresh_kwargs)
 
     return run
+
+
+def _itself(leaf: object) -> object:
+    return leaf
 
 
 def _compiled(

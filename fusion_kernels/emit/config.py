@@ -46,36 +46,68 @@ def candidates(region: Region, layout: Layout) -> tuple[KernelConfig, ...]:
     if len(layout.axes) == 1 and not region.row_rank:
         return _flat(region.numel)
     inner = layout.axes[-1].size
-    if region.row_rank:
-        if inner > LONGEST_ROW:
-            raise NotEmitted(
-                f"a row of {inner} elements does not fit one block of {LONGEST_ROW}; "
-                "there is no looped template yet"
-            )
-        return _rows(inner)
-    return _rows(min(inner, 2048))
+    if not region.row_rank:
+        return _tiles(inner)
+    if inner > LONGEST_ROW:
+        raise NotEmitted(
+            f"a row of {inner} elements does not fit one block of {LONGEST_ROW}; "
+            "there is no looped template yet"
+        )
+    return _whole_rows(inner)
 
 
 def _flat(numel: int) -> tuple[KernelConfig, ...]:
     if numel < 1 << 20:
         return (KernelConfig(1024, 4), KernelConfig(512, 4), KernelConfig(2048, 8))
     return (
-        KernelConfig(4096, 8),
         KernelConfig(2048, 4),
         KernelConfig(2048, 8),
+        KernelConfig(4096, 8),
         KernelConfig(1024, 4),
         KernelConfig(8192, 8),
     )
 
 
-def _rows(inner: int) -> tuple[KernelConfig, ...]:
-    block = 1 << max(inner - 1, 0).bit_length()
-    if block >= 4096:
-        middle = max(8, min(32, block // 1024))
-        warps = dict.fromkeys((middle, max(4, middle // 2), min(32, middle * 2)))
-        return tuple(KernelConfig(block, count, 1) for count in warps)
-    most = max(1, 4096 // block)
-    rows = dict.fromkeys((max(1, most // 2), most, max(1, most // 4), 1))
-    found = [KernelConfig(block, 4, count) for count in rows]
-    found += [KernelConfig(block, 8, most), KernelConfig(block, 2, 1), KernelConfig(block, 8, 1)]
-    return tuple(dict.fromkeys(found))
+def _tiles(inner: int) -> tuple[KernelConfig, ...]:
+    """Pointwise: pieces of rows, several rows a program where rows are short."""
+    block = min(_power_of_two(inner), 1024)
+    rows = max(1, 1024 // block)
+    found = [KernelConfig(block, 4, rows), KernelConfig(block, 4, 2 * rows)]
+    found += [KernelConfig(block, 2, rows), KernelConfig(block, 8, 4 * rows)]
+    if inner > 1024:
+        found += [KernelConfig(2048, 4, 1), KernelConfig(2048, 8, 2)]
+    return tuple(found)
+
+
+def _whole_rows(inner: int) -> tuple[KernelConfig, ...]:
+    """Reductions: a row in one block. A block of 1,024 is best read by four warps on an H200;
+    rows of a few hundred elements share a program.
+    """
+    block = _power_of_two(inner)
+    if block < 512:
+        rows = max(1, 1024 // block)
+        return (
+            KernelConfig(block, 4, rows),
+            KernelConfig(block, 4, max(1, rows // 2)),
+            KernelConfig(block, 1, 1),
+            KernelConfig(block, 8, 2 * rows),
+        )
+    if block < 4096:
+        return (
+            KernelConfig(block, 4, 1),
+            KernelConfig(block, 2, 1),
+            KernelConfig(block, 1, 1),
+            KernelConfig(block, 8, 1),
+            KernelConfig(block, 4, 2),
+            KernelConfig(block, 8, 4),
+        )
+    warps = max(8, min(32, block // 1024))
+    return (
+        KernelConfig(block, warps, 1),
+        KernelConfig(block, min(32, 2 * warps), 1),
+        KernelConfig(block, min(32, 2 * warps), 2),
+    )
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from fusion_kernels.ir import FLOATING, INFIX, Operand, Statement
 from fusion_kernels.rational import RATIONALS, OddRational
@@ -24,9 +25,10 @@ _CALLS = {
     "tanh": "tanh",
 }
 # Python's precedence, loosest first. & and | bind tighter than comparisons.
+_COMPARISON = 1
 _LEVEL = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "&": 3, "+": 4, "-": 4}
-_LEVEL |= {"*": 5, "/": 5}
-ATOM = 9
+QUOTIENT, ATOM = 5, 9
+_LEVEL |= {"*": QUOTIENT, "/": QUOTIENT}
 _NAN_KEEPING = {"maximum": "tl.maximum", "minimum": "tl.minimum"}
 TL_DTYPE = {
     "float16": "tl.float16",
@@ -40,16 +42,26 @@ TL_DTYPE = {
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Python text and how tightly it binds; a higher level binds tighter."""
+    """Python text and how tightly it binds; a higher level binds tighter.
+
+    A call has its parts too, for a line break within its parentheses: `head(items)`.
+    """
 
     text: str
     level: int
+    head: str = ""
+    items: tuple[str, ...] = ()
 
     def at(self, level: int) -> str:
         """The text as an operand that needs at least `level`, in parentheses where it binds
         less.
         """
         return self.text if self.level >= level else f"({self.text})"
+
+
+def call(head: str, *items: str) -> Text:
+    """`head(item, item)`."""
+    return Text(f"{head}({', '.join(items)})", ATOM, head, items)
 
 
 def triton_text(statement: Statement, inlined: Mapping[str, Text] | None = None) -> Text:
@@ -65,25 +77,29 @@ def triton_text(statement: Statement, inlined: Mapping[str, Text] | None = None)
     op = statement.op
     if op in INFIX:
         level = _LEVEL[INFIX[op]]
-        right = level if op in ("add", "mul") and args[1].level == ATOM else level + 1
-        return Text(f"{args[0].at(level)} {INFIX[op]} {args[1].at(right)}", level)
+        # A comparison beside a comparison would be read as a chain.
+        left = level + 1 if level == _COMPARISON else level
+        return Text(f"{args[0].at(left)} {INFIX[op]} {args[1].at(level + 1)}", level)
+    if op == "neg" and statement.dtype == "float32":
+        # Triton's minus is 0 - x, and -0.0 for 0.0 gets lost.
+        return Text(f"-1.0 * {args[0].at(QUOTIENT + 1)}", QUOTIENT)
     if op == "neg":
         return Text(f"-{args[0].at(ATOM)}", ATOM - 1)
     if op == "not":
         return Text(f"~{args[0].at(ATOM)}", ATOM - 1)
     if op == "cast":
         return Text(_cast_text(args[0].at(ATOM), str(statement.args[1]), statement.dtype), ATOM)
-    plain = ", ".join(arg.text for arg in args)
+    plain = [arg.text for arg in args]
     if op in _NAN_KEEPING:
-        return Text(f"{_NAN_KEEPING[op]}({plain}, propagate_nan=tl.PropagateNan.ALL)", ATOM)
-    return Text(f"{_CALLS[op]}({plain})", ATOM)
+        return call(_NAN_KEEPING[op], *plain, "propagate_nan=tl.PropagateNan.ALL")
+    return call(_CALLS[op], *plain)
 
 
 def literal(value: Operand) -> str:
-    """A name as it is, a number as Python prints it; infinities by name."""
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+    """A name as it is, a number as a formatter leaves it; infinities and NaN by name."""
+    if isinstance(value, float) and not isfinite(value):
         return f'float("{value}")'
-    return value if isinstance(value, str) else repr(value)
+    return value if isinstance(value, str) else repr(value).replace("e+", "e")
 
 
 def device_function(rational: OddRational) -> str:

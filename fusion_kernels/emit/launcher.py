@@ -5,9 +5,10 @@ launches.
 from __future__ import annotations
 
 from fusion_kernels.emit.config import KernelConfig
+from fusion_kernels.emit.expressions import call
 from fusion_kernels.emit.kernel import KernelText, strided_axes
 from fusion_kernels.emit.layout import Layout
-from fusion_kernels.emit.wrap import bracketed
+from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
 from fusion_kernels.ir import Region
 
 
@@ -16,9 +17,11 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
     outputs.
     """
     names = [item.name for item in region.inputs]
-    returns = "torch.Tensor" if len(region.outputs) == 1 else _tuple_of(len(region.outputs))
+    returns = _return_type(len(region.outputs))
     arguments = [*names, *kernel.output_names, *kernel.sizes, *_strides(region, layout)]
-    arguments += [f"{name}={name}" for name in (*config.constexprs(),)] + ["num_warps=NUM_WARPS"]
+    arguments += [f"{name}={name}" for name in config.constexprs()]
+    inner = "n_elements" if kernel.sizes == ("n_elements",) else "n_cols"
+    arguments += [f"GROUP=math.gcd({inner}, 16)", "num_warps=NUM_WARPS"]
     lines = [
         *bracketed(
             f"def {region.name}(", [f"{n}: torch.Tensor" for n in names], f") -> {returns}:"
@@ -30,13 +33,15 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
         f"    if {kernel.output_names[0]}.numel():",
         f"        grid = {_grid(region, kernel, config)}",
         *bracketed(f"        {region.name}_kernel[grid](", arguments, ")"),
-        f"    return {_returned(layout, kernel)}",
+        *_return(layout, kernel),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _tuple_of(count: int) -> str:
-    return f"tuple[{', '.join(['torch.Tensor'] * count)}]"
+def _return_type(count: int) -> str:
+    if count == 1:
+        return "torch.Tensor"
+    return f"tuple[{', '.join(['torch.Tensor'] * count) if count <= 4 else 'torch.Tensor, ...'}]"
 
 
 def _prepare(region: Region, layout: Layout) -> list[str]:
@@ -44,31 +49,37 @@ def _prepare(region: Region, layout: Layout) -> list[str]:
     come.
     """
     lines = []
+    rank = len(region.shape)
     for item in region.inputs:
-        walk, text = layout.walks[item.name], item.name
-        if layout.permuted and len(item.shape) > 0:
-            text += f"[(None,) * ({len(region.shape)} - {text}.dim())].permute{layout.order}"
-        if walk.dense:
+        name, text = item.name, item.name
+        if layout.permuted:
+            if item.rank < rank:
+                lines.append(f"    {name} = {name}[{', '.join(['None'] * (rank - item.rank))}]")
+            text += f".permute{layout.order}"
+        if layout.walks[name].dense:
             text += ".contiguous()"
-        if text != item.name:
-            lines.append(f"    {item.name} = {text}")
+        if text != name:
+            lines.append(f"    {name} = {text}")
     return lines
 
 
 def _shape(region: Region, layout: Layout) -> list[str]:
-    full = [item.name for item in region.inputs if layout.walks[item.name].full]
-    if full:
-        return [f"    shape = {full[0]}.shape"]
-    shapes = ", ".join(f"{item.name}.shape" for item in region.inputs)
-    return [f"    shape = torch.broadcast_shapes({shapes})"]
+    """That of an operand with all dimensions, else the broadcast one."""
+    for item in region.inputs:
+        whole = layout.permuted or item.rank == len(region.shape)
+        if layout.walks[item.name].full and whole:
+            return [f"    shape = {item.name}.shape"]
+    shapes = [f"{item.name}.shape" for item in region.inputs]
+    return assigned("shape", call("torch.broadcast_shapes", *shapes))
 
 
 def _outputs(region: Region, kernel: KernelText) -> list[str]:
     device = region.inputs[0].name
-    return [
-        f"    {name} = torch.empty(shape, dtype=torch.{output.dtype}, device={device}.device)"
-        for name, output in zip(kernel.output_names, region.outputs, strict=True)
-    ]
+    lines: list[str] = []
+    for name, output in zip(kernel.output_names, region.outputs, strict=True):
+        options = (f"dtype=torch.{output.dtype}", f"device={device}.device")
+        lines += assigned(name, call("torch.empty", "shape", *options))
+    return lines
 
 
 def _sizes(layout: Layout, kernel: KernelText) -> list[str]:
@@ -106,9 +117,12 @@ def _grid(region: Region, kernel: KernelText, config: KernelConfig) -> str:
     return f"({rows},)" if region.row_rank else f"({rows}, triton.cdiv(n_cols, BLOCK_SIZE))"
 
 
-def _returned(layout: Layout, kernel: KernelText) -> str:
+def _return(layout: Layout, kernel: KernelText) -> list[str]:
     inverse = tuple(layout.order.index(d) for d in range(len(layout.order)))
-    names = [
+    values = [
         f"{name}.permute{inverse}" if layout.permuted else name for name in kernel.output_names
     ]
-    return ", ".join(names)
+    whole = f"    return {', '.join(values)}"
+    if len(whole) <= WIDTH:
+        return [whole]
+    return ["    return (", *(f"        {value}," for value in values), "    )"]

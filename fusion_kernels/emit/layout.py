@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from fusion_kernels.ir import Input, Region
+from fusion_kernels.ir import Input, Region, memory_order
 
 
 class NotEmitted(Exception):
@@ -85,17 +85,13 @@ def _memory_order(region: Region) -> tuple[int, ...]:
 
 
 def _order(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Dimensions from the largest stride to the smallest; those of size 1 stay where they are."""
-    moving = sorted(
-        (d for d in range(len(shape)) if shape[d] != 1), key=lambda d: stride[d], reverse=True
-    )
+    order = memory_order(shape, stride)
     expected = 1
-    for d in reversed(moving):
-        if stride[d] != expected and 0 not in shape:
+    for d in reversed(order):
+        if shape[d] != 1 and stride[d] != expected and 0 not in shape:
             raise NotEmitted("an output has gaps in memory")
         expected *= shape[d]
-    remaining = iter(moving)
-    return tuple(d if shape[d] == 1 else next(remaining) for d in range(len(shape)))
+    return order
 
 
 def _is_dense(item: Input, order: tuple[int, ...]) -> bool:

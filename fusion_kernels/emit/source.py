@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import textwrap
 from dataclasses import dataclass, field
+from math import gcd
 
 from fusion_kernels.emit.config import KernelConfig, config_for
 from fusion_kernels.emit.expressions import device_functions
 from fusion_kernels.emit.kernel import KernelText, kernel_text
 from fusion_kernels.emit.launcher import launcher_text
 from fusion_kernels.emit.layout import Layout, layout_of
+from fusion_kernels.emit.wrap import WIDTH
 from fusion_kernels.ir import SHORT_DTYPE, Region
 
-_IMPORTS = "import torch\nimport triton\nimport triton.language as tl\n"
+_COLUMN = 11
+_IMPORTS = "import math\n\nimport torch\nimport triton\nimport triton.language as tl\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def emit(
         layout=layout,
         config=chosen,
         parameters=_parameters(region, kernel),
-        constexprs=chosen.constexprs(),
+        constexprs={**chosen.constexprs(), "GROUP": gcd(_inner(region, layout), 16)},
     )
 
 
@@ -94,6 +98,12 @@ def computed(region: Region) -> str:
     return repr((region.name, region.shape, region.row_rank, region.inputs, body, region.outputs))
 
 
+def _inner(region: Region, layout: Layout) -> int:
+    """The size the kernel walks along: all elements where it is flat, else those of a row."""
+    flat = len(layout.axes) == 1 and not region.row_rank
+    return region.numel if flat else layout.axes[-1].size
+
+
 def _header(region: Region, provenance: Provenance) -> str:
     rows = [
         ("rule", provenance.rule),
@@ -104,9 +114,15 @@ def _header(region: Region, provenance: Provenance) -> str:
         ("captured", f"[{', '.join(map(str, region.shape))}]"),
         ("tuned on", provenance.tuned_on),
     ]
-    lines = "\n".join(f"{name:<10} {text}" for name, text in rows if text)
+    lines = "\n".join(_row(name, text) for name, text in rows if text)
     lines = lines.replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{region.name}: one kernel instead of {_count(provenance)}.\n\n{lines}\n"""\n'
+
+
+def _row(name: str, text: str) -> str:
+    """`name` and its text, continued below itself where it is long."""
+    lines = textwrap.wrap(text, WIDTH - _COLUMN, break_on_hyphens=False)
+    return f"{name:<{_COLUMN}}" + f"\n{'':<{_COLUMN}}".join(lines)
 
 
 def _count(provenance: Provenance) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn.functional import layer_norm
 
-from fusion_kernels.rule import FusionRule, Match, Variant, broadcasts_into
+from fusion_kernels.rule import FusionRule, Match, Variant
 
 _TENSOR, _VECTOR = (4, 8), (8,)
 _EPS = 1.2345678e-5
@@ -29,13 +29,13 @@ def _add_layer_norm(x: Any, residual: Any, norm_weight: Any, norm_bias: Any, eps
 
 
 def _check(match: Match) -> str | None:
+    """Either side of the addition may be the smaller one, as position embeddings are."""
     target = tuple(match.root.meta["val"].shape)
-    if match.shape("x") != target:
-        return f"x of shape {match.shape('x')} is broadcast to {target}"
+    x, residual = match.shape("x"), match.shape("residual")
+    if target not in (x, residual):
+        return f"x of shape {x} and the residual of shape {residual} are both broadcast to {target}"
     if "bias" in match.bindings and match.shape("bias") != target[-1:]:
         return f"the bias of shape {match.shape('bias')} is not one value a column"
-    if not broadcasts_into(match.shape("residual"), target):
-        return f"the residual of shape {match.shape('residual')} does not broadcast to {target}"
     return None
 
 

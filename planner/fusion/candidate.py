@@ -76,15 +76,28 @@ def alternatives(
     faster depends on the machine's BLAS, so both are raced.
     """
     found = [_candidate(plan, plan.lowered, device, torch_device)]
-    rest = [node for node in plan.lowered.nodes if SPLIT not in node.meta]
+    rest = _without_biases(plan)
     named = plan.match is not None
-    if len(rest) < len(plan.lowered.nodes) and len(rest) >= (1 if named else 2):
+    if rest:
         name = plan.lowered.region.name.replace("bias_", "").removeprefix(
             "add_" if not named else ""
         )
         lowered = lower(rest, name, _unsplit_hint(plan, hint))
         found.append(_candidate(plan, lowered, device, torch_device))
     return tuple(found)
+
+
+def _without_biases(plan: RegionPlan) -> list[fx.Node]:
+    """The region's nodes less the biases of linears; none where that is no choice.
+
+    A bias that the region itself computes keeps its addition inside: outside, the linear would
+    need a result of the kernel that reads the linear.
+    """
+    nodes = plan.lowered.nodes
+    rest = [node for node in nodes if SPLIT not in node.meta]
+    computed = any(source in rest for n in nodes if SPLIT in n.meta for source in n.all_input_nodes)
+    least = 1 if plan.match is not None else 2
+    return rest if least <= len(rest) < len(nodes) and not computed else []
 
 
 def _unsplit_hint(plan: RegionPlan, hint: Hint) -> Hint:

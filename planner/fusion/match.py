@@ -21,20 +21,32 @@ _IGNORED = ("cudnn_enable",)
 
 @dataclass(slots=True)
 class _Attempt:
-    """One try at one place: what is bound so far, and how far it came before it failed."""
+    """One try at one place: what is bound so far, and how far it came before it failed.
+
+    `size` counts the pattern's operators, `fitting` the arguments that fit so far. `depth` and
+    `fitted` are both counts (operators, arguments) where the reason was found.
+    """
 
     variant: Variant
+    size: int
     bindings: dict[str, Any] = field(default_factory=dict)
     nodes: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    depth: int = 0
+    fitting: int = 0
+    depth: int = -1
+    fitted: int = 0
     reason: str = ""
     node: str = ""
 
     def fail(self, reason: str, node: Any) -> bool:
-        if len(self.nodes) >= self.depth:
-            self.depth, self.reason = len(self.nodes), reason
+        if (len(self.nodes), self.fitting) > (self.depth, self.fitted):
+            self.depth, self.fitted, self.reason = len(self.nodes), self.fitting, reason
             self.node = node.name if isinstance(node, fx.Node) else ""
         return False
+
+    @property
+    def lacking(self) -> tuple[int, int]:
+        """Small for the try that was nearest to a match: the operators it missed come first."""
+        return self.size - self.depth, -self.fitted
 
 
 def match_rules(
@@ -67,13 +79,14 @@ def _match_at(rule: FusionRule, node: fx.Node, taken: set[fx.Node]) -> Match | M
         root = _root(_traced(variant))
         if node.op != "call_function" or node.target != root.target:
             continue
-        attempt = _Attempt(variant)
-        if _unify(root, node, attempt):
+        attempt = _Attempt(variant, sum(n.op == "call_function" for n in root.graph.nodes))
+        if _unify(root, node, node, attempt):
             rejected = _accept(rule, attempt, taken)
             if rejected is None:
                 return _as_match(rule, attempt)
-            attempt.reason, attempt.node, attempt.depth = rejected, node.name, len(attempt.nodes)
-        if best is None or attempt.depth > best.depth:
+            attempt.reason, attempt.node = rejected, node.name
+            attempt.depth, attempt.fitted = attempt.size, attempt.fitting
+        if best is None or attempt.lacking < best.lacking:
             best = attempt
     if best is None or best.depth < 2:
         return None
@@ -94,18 +107,18 @@ def _as_match(rule: FusionRule, attempt: _Attempt) -> Match:
     return Match(rule.name, attempt.variant.name, tuple(nodes), dict(attempt.bindings))
 
 
-def _unify(pattern: fx.Node, node: Any, attempt: _Attempt) -> bool:
-    """Bind `pattern` to `node`; on failure the attempt's bindings are as before."""
+def _unify(pattern: fx.Node, node: Any, reader: fx.Node, attempt: _Attempt) -> bool:
+    """Bind `pattern` to `node`, an argument of `reader`; on failure the attempt's bindings are as
+    before.
+    """
     if pattern.op == "placeholder":
-        return _bind(pattern.name, node, attempt)
+        return _bind(pattern.name, node, reader, attempt)
     if not isinstance(node, fx.Node) or node.target != pattern.target:
-        what = (
-            node.target if isinstance(node, fx.Node) and node.op == "call_function" else "an input"
-        )
-        return attempt.fail(f"needs {pattern.target} here, found {what}", node)
+        found = node if isinstance(node, fx.Node) else reader
+        return attempt.fail(f"needs {pattern.target} here, found {_what(node)}", found)
     if pattern in attempt.nodes:
         return attempt.nodes[pattern] is node
-    saved = (dict(attempt.bindings), dict(attempt.nodes))
+    saved = (dict(attempt.bindings), dict(attempt.nodes), attempt.fitting)
     attempt.nodes[pattern] = node
     wanted, given = _arguments(pattern), _arguments(node)
     for order in _orders(pattern):
@@ -113,14 +126,17 @@ def _unify(pattern: fx.Node, node: Any, attempt: _Attempt) -> bool:
         for name, source in zip(("self", "other"), order, strict=True):
             if source in given:
                 permuted[name] = given[source]
-        if all(_unify_argument(n, wanted[n], permuted.get(n), node, attempt) for n in wanted):
+        if _unify_arguments(wanted, permuted, node, attempt):
             return True
         attempt.bindings, attempt.nodes = dict(saved[0]), {**saved[1], pattern: node}
-    attempt.bindings, attempt.nodes = saved
+        attempt.fitting = saved[2]
+    attempt.bindings, attempt.nodes, attempt.fitting = saved
     return False
 
 
 def _what(node: Any) -> str:
+    if node is None:
+        return "nothing"
     if not isinstance(node, fx.Node):
         return f"the number {node}"
     return str(node.target) if node.op == "call_function" else "an input"
@@ -131,12 +147,22 @@ def _orders(pattern: fx.Node) -> tuple[tuple[str, str], ...]:
     return (straight, swapped) if str(pattern.target) in _COMMUTATIVE else (straight,)
 
 
+def _unify_arguments(
+    wanted: dict[str, Any], given: dict[str, Any], node: fx.Node, attempt: _Attempt
+) -> bool:
+    for name, value in wanted.items():
+        if not _unify_argument(name, value, given.get(name), node, attempt):
+            return False
+        attempt.fitting += 1
+    return True
+
+
 def _unify_argument(name: str, wanted: Any, given: Any, node: fx.Node, attempt: _Attempt) -> bool:
     if isinstance(wanted, fx.Node):
-        return _unify(wanted, given, attempt)
+        return _unify(wanted, given, node, attempt)
     for parameter, example in attempt.variant.examples.items():
         if isinstance(example, float) and wanted == example:
-            return _bind(parameter, given, attempt)
+            return _bind(parameter, given, node, attempt)
     if isinstance(
         wanted, list | tuple
     ):  # sizes of the example: the rule's check looks at real ones
@@ -146,7 +172,7 @@ def _unify_argument(name: str, wanted: Any, given: Any, node: fx.Node, attempt: 
     return True
 
 
-def _bind(name: str, value: Any, attempt: _Attempt) -> bool:
+def _bind(name: str, value: Any, reader: fx.Node, attempt: _Attempt) -> bool:
     if name in attempt.bindings:
         return attempt.bindings[name] is value or attempt.bindings[name] == value
     example = attempt.variant.examples[name]
@@ -155,7 +181,7 @@ def _bind(name: str, value: Any, attempt: _Attempt) -> bool:
         return True
     if isinstance(example, tuple):
         if not isinstance(value, fx.Node):
-            return attempt.fail(f"{name} is the number {value}, not a tensor", None)
+            return attempt.fail(f"{name} is the number {value}, not a tensor", reader)
         shape = tuple(value.meta["val"].shape)
         if len(example) == 1 and len(shape) != 1:
             return attempt.fail(f"{name} of shape {shape} is not a vector", value)

@@ -22,6 +22,7 @@ from planner.fusion.candidate import Candidate, after, alternatives, before
 from planner.fusion.lower import input_hint
 from planner.fusion.match import match_rules
 from planner.fusion.regions import find_regions
+from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import Subgraph
 from planner.fusion.tune import tune
 from planner.progress import Progress
@@ -98,16 +99,17 @@ def make_plan(
     seed: int,
     progress: Progress,
 ) -> FusionPlan:
-    """Emit, verify and race every place; places with equal kernels are judged once.
+    """Emit, verify and race every place; places with equal kernels, that write over the same
+    input, are judged once.
 
     A kernel that fails a numerics check is never kept. One that saves traffic is kept unless it is
     measured slower; one that does not is kept only when it wins.
     """
     places, rejected = find_places(program, device, torch_device)
-    judged: dict[tuple[str, ...], Judged] = {}
+    judged: dict[Any, Judged] = {}
     fusions: list[Fusion] = []
     for ways in places:
-        key = tuple(way.source.file_name for way in ways)
+        key = tuple((way.source.file_name, spent_input(way.lowered)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
                 judged[key] = _judge(ways, torch_device, kernels, seed)

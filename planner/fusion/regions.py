@@ -85,13 +85,11 @@ class _Growth:
         reason = self._refusal(match.nodes, match.variant)
         if reason:
             return reason
+        if not self._all_convex({self._order[node] for node in match.nodes}):
+            return "not convex: a path leaves the region and comes back"
         for node in match.nodes:
             self.single(node)
-        for node in reversed(match.nodes[:-1]):
-            if not self._convex(self.group_of[node], self.group_of[match.root]):
-                for member in match.nodes:
-                    self._members.pop(self.group_of.pop(member), None)
-                return "not convex: a path leaves the region and comes back"
+        for node in match.nodes[:-1]:
             self._contract(self.group_of[node], self.group_of[match.root])
         self._match[self.group_of[match.root]] = match
         return None
@@ -131,7 +129,10 @@ class _Growth:
 
     def _refusal(self, nodes: Sequence[fx.Node], name: str) -> str | None:
         try:
-            region = lower(nodes, name, self._hint).region
+            lowered = lower(nodes, name, self._hint)
+            region = lowered.region
+            if not region.outputs:
+                return "nothing reads its result"
             candidates(region, layout_of(region))
         except (NotLowered, NotEmitted, RuntimeError) as error:
             return str(error)
@@ -139,7 +140,7 @@ class _Growth:
             return f"it would read {len(region.inputs)} tensors, more than {_MOST_INPUTS}"
         if not region.inputs:
             return "it reads no tensor"
-        devices = {str(node.meta["val"].device) for node in nodes}
+        devices = {str(node.meta["val"].device) for node in (*lowered.inputs, *nodes)}
         return f"it spans devices {sorted(devices)}" if len(devices) > 1 else None
 
     def _convex(self, first: int, second: int) -> bool:
@@ -149,6 +150,12 @@ class _Growth:
                 if successor != end and nx.has_path(self._quotient, successor, end):
                     return False
         return True
+
+    def _all_convex(self, groups: set[int]) -> bool:
+        """Whether no path leaves `groups` and comes back."""
+        left = {after for group in groups for after in self._quotient.successors(group)} - groups
+        reached = nx.multi_source_dijkstra_path_length(self._quotient, left) if left else {}
+        return groups.isdisjoint(reached)
 
     def _contract(self, absorbed: int, into: int) -> None:
         for before in list(self._quotient.predecessors(absorbed)):
@@ -168,8 +175,8 @@ class _Growth:
 
 def _alone(node: fx.Node) -> Mismatch:
     around = [op_name(n) for n in (*node.all_input_nodes, *node.users) if n.op == "call_function"]
-    neighbours = ", ".join(dict.fromkeys(around)) or "inputs and outputs only"
-    reason = f"single operator: nothing fusable beside it (neighbours: {neighbours})"
+    neighbours = ", ".join(dict.fromkeys(around)) or "inputs and outputs"
+    reason = f"single operator: it joins none of its neighbours ({neighbours})"
     return Mismatch(AUTOMATIC, "pattern", reason, node.name)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from planner.fusion.lower import LoweredRegion
+from planner.passes.linear_bias import SPLIT
 
 
 def replace_regions(
@@ -35,7 +36,7 @@ def _replace(
     last = lowered.nodes[-1]
     with graph.inserting_after(last):
         call = graph.call_function(overload, inputs)
-    call.meta = {**last.meta, "val": _value(lowered)}
+    call.meta = {**_meta(last), "val": _value(lowered)}
     results = [call] if len(lowered.outputs) == 1 else _unpack(graph, call, lowered)
     for node, result in zip(lowered.outputs, results, strict=True):
         node.replace_all_uses_with(result, delete_user_cb=lambda user: user not in lowered.nodes)
@@ -66,6 +67,11 @@ def sort(graph: fx.Graph) -> None:
             before.append(after)
 
 
+def _meta(node: fx.Node) -> dict[str, Any]:
+    """A kernel that ends with a linear's bias is not that bias."""
+    return {key: value for key, value in node.meta.items() if key != SPLIT}
+
+
 def _value(lowered: LoweredRegion) -> Any:
     values = tuple(node.meta["val"] for node in lowered.outputs)
     return values[0] if len(values) == 1 else values
@@ -76,7 +82,7 @@ def _unpack(graph: fx.Graph, call: fx.Node, lowered: LoweredRegion) -> list[fx.N
     for index, node in enumerate(lowered.outputs):
         with graph.inserting_after(items[-1] if items else call):
             item = graph.call_function(operator.getitem, (call, index))
-        item.meta = dict(node.meta)
+        item.meta = _meta(node)
         assert isinstance(item.meta["val"], torch.Tensor)
         items.append(item)
     return items

@@ -51,16 +51,20 @@ def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -
     return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, outputs, copies)
 
 
-def run_in_float64(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """The module's result with every floating value in float64.
+def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The module's result with every floating tensor in float64.
 
     Casts that the program itself makes are applied: the value is rounded to the cast's dtype and
     goes on in float64. Nothing else is rounded.
     """
-    widened = [t.double() if t.is_floating_point() else t for t in tensors]
     with torch.no_grad():
-        result: tuple[Any, ...] = _Float64(module).run(*widened)
+        result: tuple[Any, ...] = _Float64(module).run(*map(_widened, values))
     return result
+
+
+def _widened(value: Any) -> Any:
+    is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if is_floating else value
 
 
 class _Float64(fx.Interpreter):
@@ -68,6 +72,4 @@ class _Float64(fx.Interpreter):
         result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in _CASTS:
             result = result.to(n.meta["val"].dtype)
-        if isinstance(result, torch.Tensor) and result.is_floating_point():
-            return result.double()
-        return result
+        return _widened(result)

@@ -13,6 +13,10 @@ class WrongInputs(FuseplanError):
     """The model's own forward refuses the inputs."""
 
 
+class NoValues(FuseplanError):
+    """Parameters, buffers or inputs without data: there is nothing to compare with."""
+
+
 class CaptureFailed(FuseplanError):
     """torch.export cannot take the whole program."""
 

@@ -41,17 +41,28 @@ def merge_linear_bias(program: ExportedProgram) -> tuple[str, ...]:
 
 def merge_biases(graph: fx.Graph) -> int:
     """Put back every split bias of `graph` whose linear has no other user; returns how many."""
-    found = [node for node in graph.nodes if SPLIT in node.meta]
     count = 0
-    for node in found:
+    for node in [node for node in graph.nodes if _is_split_bias(node)]:
         linear, bias = node.args
-        if isinstance(linear, fx.Node) and linear.target is aten.linear.default:
-            linear.args = (*linear.args[:2], bias)
-            node.replace_all_uses_with(linear)
-            graph.erase_node(node)
-            _after(linear, bias)
-            count += 1
+        linear.args = (*linear.args[:2], bias)
+        node.replace_all_uses_with(linear)
+        graph.erase_node(node)
+        _after(linear, bias)
+        count += 1
     return count
+
+
+def _is_split_bias(node: fx.Node) -> bool:
+    """Calls that took a bias over inherit its meta, so the key alone does not tell."""
+    if SPLIT not in node.meta or node.target is not aten.add.Tensor:
+        return False
+    linear = node.args[0]
+    return (
+        isinstance(linear, fx.Node)
+        and linear.target is aten.linear.default
+        and len(linear.args) == 2
+        and list(linear.users) == [node]
+    )
 
 
 def _worth_splitting(node: fx.Node) -> bool:

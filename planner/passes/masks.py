@@ -1,44 +1,34 @@
-"""Attention masks that the graph itself makes: folded to constants, and dropped when provably all
-true.
+"""Attention masks that the graph itself makes: dropped when provably all true, `is_causal` when
+exactly causal.
 
 A tracer makes transformers build its mask explicitly although eager skips it; a mask keeps
-attention off the fast kernels. Only what depends on no input, parameter or buffer counts as
-constant: those can change after the capture.
+attention off the fast kernels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.export import ExportedProgram
 
-from planner.passes.constants import add_constant
+from planner.passes.aliasing import keeps_apart
+from planner.passes.known_values import constant_nodes, evaluate, stored_constants
+from planner.passes.noops import same_meta
 
 aten = torch.ops.aten
 
-# Folding may not turn a few bytes of arithmetic into a large stored tensor.
-_LARGEST_FOLD = 1 << 20
+# A mask too large to store is looked at all the same; 256 MB are those of 16,384 tokens.
+_LARGEST_LOOK_BYTES = 1 << 28
 
 _ATTENTION = aten.scaled_dot_product_attention.default
 _MASK_POSITION = 3
 _AND = {aten.__and__.Tensor, aten.bitwise_and.Tensor, aten.logical_and.default}
-_RANDOM = torch.Tag.nondeterministic_seeded
 
-
-def fold_constants(program: ExportedProgram) -> tuple[str, ...]:
-    """Replace each largest subgraph that depends on no input by the tensor it computes."""
-    constant = _constant_nodes(program.graph)
-    largest = {
-        _stored_part(node): None
-        for node in constant
-        if any(user not in constant for user in node.users)
-    }
-    values = {node: _evaluate(node) for node in largest if _size(node) <= _LARGEST_FOLD}
-    for node, value in values.items():
-        node.replace_all_uses_with(add_constant(program, f"folded_{node.name}", value))
-    return (f"{len(values)} constant subgraphs folded",) if values else ()
+_Known = Callable[[Any], Tensor | None]
+"""The distinct elements of an argument's value, None when they are not known."""
 
 
 def simplify_masks(program: ExportedProgram) -> tuple[str, ...]:
@@ -48,13 +38,13 @@ def simplify_masks(program: ExportedProgram) -> tuple[str, ...]:
     Proof is evaluation: the mask depends on nothing but the graph, and every element is looked at.
     """
     notes: list[str] = []
-    constants = _values_of_constants(program)
+    known = _known_values(program)
     for node in list(program.graph.nodes):
         if node.target in _AND:
-            notes += _simplify_and(program, node, constants)
+            notes += _simplify_and(program.graph, node, known)
     attention = [node for node in program.graph.nodes if node.target is _ATTENTION]
-    dropped = sum(_drop_mask(node, constants) for node in attention)
-    causal = sum(_make_causal(node, constants) for node in attention)
+    dropped = sum(_drop_mask(node, known) for node in attention)
+    causal = sum(_make_causal(node, known) for node in attention)
     if dropped:
         notes.append(f"{dropped} attention masks dropped: constant and all true")
     if causal:
@@ -62,113 +52,91 @@ def simplify_masks(program: ExportedProgram) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _constant_nodes(graph: fx.Graph) -> dict[fx.Node, None]:
-    constant: dict[fx.Node, None] = {}
-    for node in graph.nodes:
-        if (
-            node.op == "call_function"
-            and isinstance(node.target, torch._ops.OpOverload)
-            and not node.target._schema.is_mutable
-            and _RANDOM not in node.target.tags
-            and all(source in constant for source in node.all_input_nodes)
-            and isinstance(node.meta.get("val"), torch.Tensor)
-            and all(isinstance(n, int) for n in node.meta["val"].shape)
-        ):
-            constant[node] = None
-    return constant
+def _known_values(program: ExportedProgram) -> _Known:
+    """Looks through expansions, and evaluates what was too large to fold, once each."""
+    stored = stored_constants(program)
+    constant = constant_nodes(program.graph)
+    evaluated: dict[fx.Node, Tensor] = {}
+
+    def known(node: Any) -> Tensor | None:
+        while isinstance(node, fx.Node) and node.target is aten.expand.default:
+            node = node.args[0]
+        if not isinstance(node, fx.Node):
+            return None
+        if node in constant and node not in evaluated:
+            value = node.meta["val"]
+            if value.numel() * value.element_size() > _LARGEST_LOOK_BYTES:
+                return None
+            evaluated[node] = evaluate(node)
+        return evaluated.get(node, stored.get(node.name))
+
+    return known
 
 
-def _stored_part(node: fx.Node) -> fx.Node:
-    """What to store of a constant: an expansion costs nothing in the graph and much when
-    stored.
-    """
-    while node.target is aten.expand.default and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _size(node: fx.Node) -> int:
-    return int(node.meta["val"].numel())
-
-
-def _evaluate(node: fx.Node) -> torch.Tensor:
-    values: dict[fx.Node, Any] = {}
-
-    def run(current: fx.Node) -> Any:
-        if current not in values:
-            args, kwargs = fx.node.map_arg((current.args, current.kwargs), run)
-            assert callable(current.target)
-            values[current] = current.target(*args, **kwargs)
-        return values[current]
-
-    with torch.no_grad():
-        value: torch.Tensor = run(node)
-    return value
-
-
-def _values_of_constants(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    lifted = program.graph_signature.inputs_to_lifted_tensor_constants
-    return {
-        name: program.constants[target]
-        for name, target in lifted.items()
-        if isinstance(program.constants.get(target), torch.Tensor)
-    }
-
-
-def _known_value(node: Any, constants: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """The distinct elements of a constant, looking through expansions."""
-    while isinstance(node, fx.Node) and node.target is aten.expand.default:
-        node = node.args[0]
-    return constants.get(node.name) if isinstance(node, fx.Node) else None
-
-
-def _masks_nothing(value: torch.Tensor | None) -> bool:
+def _masks_nothing(value: Tensor | None) -> bool:
     if value is None:
         return False
     return bool(value.all()) if value.dtype is torch.bool else not bool(value.any())
 
 
-def _drop_mask(node: fx.Node, constants: dict[str, torch.Tensor]) -> bool:
-    if node.target is not _ATTENTION or len(node.args) <= _MASK_POSITION:
-        return False
-    if not _masks_nothing(_known_value(node.args[_MASK_POSITION], constants)):
+def _drop_mask(node: fx.Node, known: _Known) -> bool:
+    if len(node.args) <= _MASK_POSITION or not _masks_nothing(known(node.args[_MASK_POSITION])):
         return False
     node.update_arg(_MASK_POSITION, None)
     return True
 
 
-def _make_causal(node: fx.Node, constants: dict[str, torch.Tensor]) -> bool:
+def _make_causal(node: fx.Node, known: _Known) -> bool:
     """A constant boolean mask that is the lower triangle of a square is what is_causal means."""
-    if len(node.args) <= _MASK_POSITION:
+    if len(node.args) <= _MASK_POSITION or any(node.args[_MASK_POSITION + 1 :]):
         return False
-    value = _known_value(node.args[_MASK_POSITION], constants)
+    value = known(node.args[_MASK_POSITION])
     if value is None or value.dtype is not torch.bool or value.ndim < 2:
         return False
     rows, columns = value.shape[-2:]
     if rows != columns or not torch.equal(value, torch.ones_like(value).tril()):
         return False
-    if any(node.args[_MASK_POSITION + 1 :]):
-        return False
     node.args = (*node.args[:_MASK_POSITION], None, 0.0, True)
     return True
 
 
-def _simplify_and(
-    program: ExportedProgram, node: fx.Node, constants: dict[str, torch.Tensor]
-) -> list[str]:
-    """x & true is x, expanded to the result's shape; only for booleans."""
+def _simplify_and(graph: fx.Graph, node: fx.Node, known: _Known) -> list[str]:
+    """x & true is x; only for booleans, and only where no one can tell x from a fresh tensor."""
     for index in (0, 1):
-        known = _known_value(node.args[index], constants)
-        other = node.args[1 - index]
-        if known is None or known.dtype is not torch.bool or not bool(known.all()):
+        value, other = known(node.args[index]), node.args[1 - index]
+        if value is None or value.dtype is not torch.bool or not bool(value.all()):
             continue
         if not isinstance(other, fx.Node) or other.meta["val"].dtype is not torch.bool:
             continue
-        shape = list(node.meta["val"].shape)
-        with program.graph.inserting_before(node):
-            expanded = program.graph.call_function(aten.expand.default, (other, shape))
-        expanded.meta = {**node.meta, "val": other.meta["val"].expand(shape)}
-        node.replace_all_uses_with(expanded)
-        program.graph.erase_node(node)
+        stand_in = _stand_in(graph, node, other)
+        if stand_in is None:
+            continue
+        node.replace_all_uses_with(stand_in)
+        graph.erase_node(node)
         return [f"{node.name}: `and` with an all-true constant removed"]
     return []
+
+
+def _stand_in(graph: fx.Graph, node: fx.Node, other: fx.Node) -> fx.Node | None:
+    """`other` itself, or expanded to the result's shape where users read nothing but elements."""
+    wanted, value = node.meta["val"], other.meta["val"]
+    if same_meta(wanted, value):
+        return None if keeps_apart(node, other) else other
+    if not _only_elements_are_read(node) or not all(isinstance(n, int) for n in wanted.shape):
+        return None
+    with graph.inserting_before(node):
+        expanded = graph.call_function(aten.expand.default, (other, list(wanted.shape)))
+    expanded.meta = {**node.meta, "val": value.expand(wanted.shape)}
+    return expanded
+
+
+def _only_elements_are_read(node: fx.Node) -> bool:
+    """Whether no user's result depends on the strides: attention, also behind `and` and expand."""
+    return all(
+        user.target is _ATTENTION
+        or (
+            (user.target in _AND or user.target is aten.expand.default)
+            and _only_elements_are_read(user)
+        )
+        for user in node.users
+    )

@@ -4,7 +4,8 @@ order.
 
 from __future__ import annotations
 
-from planner.passes.masks import fold_constants, simplify_masks
+from planner.passes.fold_constants import fold_constants
+from planner.passes.masks import simplify_masks
 from planner.passes.noops import drop_asserts, drop_noops
 from planner.passes.runner import Pass
 

@@ -15,10 +15,11 @@ from fusion_kernels.library import operator_of
 aten = torch.ops.aten
 
 # Operators that always return storage of their own, so that no one else can be looking at it.
-_FRESH = {
+FRESH = {
     aten.linear.default,
     aten.addmm.default,
     aten.mm.default,
+    aten.matmul.default,
     aten.bmm.default,
     aten.embedding.default,
     aten.convolution.default,
@@ -59,7 +60,7 @@ def _is_spent(source: fx.Node, call: fx.Node) -> bool:
     """
     own, result = source.meta.get("val"), call.meta["val"]
     return (
-        source.target in _FRESH
+        source.target in FRESH
         and list(source.users) == [call]
         and call.args.count(source) == 1
         and isinstance(own, torch.Tensor)

@@ -5,8 +5,10 @@ Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from torch import fx
 from torch.export import ExportedProgram
 
 from planner.report.model import PassRecord
@@ -30,6 +32,7 @@ def run_passes(
         program.graph.eliminate_dead_code()
         program.graph.lint()
         program.graph_module.recompile()
+        _name_outputs(program)
         spent_us = (now_s() - begin) * 1e6
         records.append(PassRecord(name, before, count_operators(program), spent_us, notes))
         if dump_to is not None:
@@ -40,6 +43,14 @@ def run_passes(
 def count_operators(program: ExportedProgram) -> int:
     """Operator calls in the program's graph."""
     return sum(node.op == "call_function" for node in program.graph.nodes)
+
+
+def _name_outputs(program: ExportedProgram) -> None:
+    """Let the signature name the nodes that the outputs are now, as torch's verifier asks for."""
+    returned = next(reversed(program.graph.nodes)).args[0]
+    for spec, node in zip(program.graph_signature.output_specs, returned, strict=True):
+        if isinstance(node, fx.Node):
+            spec.arg = replace(spec.arg, name=node.name)
 
 
 def _dump(program: ExportedProgram, record: PassRecord, number: int, folder: Path) -> None:

@@ -1,0 +1,100 @@
+"""The statements of a region as lines of the kernel, one comment a graph node."""
+
+from __future__ import annotations
+
+from fusion_kernels.emit.expressions import QUOTIENT, Text, call, triton_text
+from fusion_kernels.emit.wrap import assigned, fits, summed
+from fusion_kernels.ir import ROW_OPS, Operand, Region, Statement
+
+_LONGEST_INLINED = 60
+
+
+def body_lines(region: Region, tall: bool) -> list[str]:
+    """What one statement alone reads is written into it, as long as the line stays whole.
+
+    `tall` tells that a program holds several rows: values are `[ROWS, BLOCK_SIZE]`, else
+    `[BLOCK_SIZE]`.
+    """
+    lines: list[str] = []
+    origin = None
+    inlined: dict[str, Text] = {}
+    once = _read_once(region)
+    for item in region.body:
+        if item.op not in ROW_OPS and item.name in once:
+            text = triton_text(item, inlined)
+            if len(text.text) <= _LONGEST_INLINED:
+                inlined[item.name] = text
+                continue
+        if item.origin != origin:
+            origin = item.origin
+            lines.append(f"    # {origin}")
+        if item.op in ROW_OPS:
+            lines += _row_operation(item, tall)
+        else:
+            lines += _pointwise(item, inlined)
+    return lines
+
+
+def _pointwise(item: Statement, inlined: dict[str, Text]) -> list[str]:
+    text = triton_text(item, inlined)
+    if fits(item.name, text):
+        return assigned(item.name, text)
+    lines = []
+    for arg in item.args:
+        if isinstance(arg, str) and arg in inlined:
+            lines += assigned(arg, inlined.pop(arg))
+    return [*lines, *assigned(item.name, triton_text(item, inlined))]
+
+
+def _read_once(region: Region) -> set[str]:
+    """Pointwise values that exactly one pointwise statement of the same graph node reads, once."""
+    readers: dict[str, list[str]] = {}
+    for item in region.body:
+        origin = "" if item.op in ROW_OPS else item.origin
+        for arg in item.args:
+            if isinstance(arg, str):
+                readers.setdefault(arg, []).append(origin)
+    stored = {output.value for output in region.outputs}
+    return {
+        item.name
+        for item in region.body
+        if item.name not in stored and readers.get(item.name) == [item.origin]
+    }
+
+
+def _row_operation(item: Statement, tall: bool) -> list[str]:
+    """Lanes past the row's end hold whatever the body made of zeros; they never count."""
+    if item.op == "layer_norm":
+        return _layer_norm(item, tall)
+    total = _sum(f"tl.where(mask, {item.args[0]}, 0.0)", tall)
+    return assigned(item.name, total if item.op == "row_sum" else _mean(total))
+
+
+def _layer_norm(item: Statement, tall: bool) -> list[str]:
+    """The mean is taken twice, the second time of what the first left over: a large mean or a
+    constant row then loses nothing to the rounding of the sum.
+    """
+    x, weight, bias, eps = item.args
+    prefix = "" if item.name == "layer_norm" else f"{item.name}_"
+    mean, centered, variance = (f"{prefix}{part}" for part in ("mean", "centered", "variance"))
+    left_over = _mean(_sum(centered, tall)).text
+    return [
+        *assigned(mean, _mean(_sum(f"tl.where(mask, {x}, 0.0)", tall))),
+        *assigned(centered, call("tl.where", "mask", f"{x} - {mean}", "0.0")),
+        *assigned(centered, call("tl.where", "mask", f"{centered} - {left_over}", "0.0")),
+        *assigned(variance, _mean(_sum(f"{centered} * {centered}", tall))),
+        *summed(item.name, _affine(f"{centered} * tl.rsqrt({variance} + {eps})", weight, bias)),
+    ]
+
+
+def _affine(normalized: str, weight: Operand, bias: Operand) -> list[str]:
+    scaled = normalized if weight is None else f"{normalized} * {weight}"
+    return [scaled] if bias is None else [scaled, str(bias)]
+
+
+def _sum(value: str, tall: bool) -> Text:
+    return call("tl.sum", value, *(("axis=1", "keep_dims=True") if tall else ("axis=0",)))
+
+
+def _mean(total: Text) -> Text:
+    return Text(f"{total.text} / n_cols", QUOTIENT)

@@ -1,0 +1,97 @@
+"""Holds the fused whole against float64 and eager, on fresh inputs like the example's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
+
+from fusion_kernels.tolerances import MIN_DRAWS, check_model
+from planner.draws import draw_like
+from planner.fusion.subgraph import run_in_float64
+from planner.profile.untouched import fresh_inputs, restored
+from planner.report.model import NumericsRow
+from planner.verify import numerics_row
+
+Run = Callable[[Any], Sequence[Tensor]]
+
+
+def verify_whole(
+    fused: nn.Module,
+    eager: nn.Module,
+    program: ExportedProgram,
+    reference: fx.GraphModule,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    subject: str,
+    device: str,
+    seed: int,
+) -> tuple[NumericsRow, ...]:
+    """The fused module, the eager one and `reference`, the captured graph before any fusion, on
+    16 draws.
+
+    Every draw starts from the buffers and the random state that `eager` has now; both modules are
+    left with them. Outputs that are no tensors are not compared.
+    """
+    draws = [draw_like(args, kwargs, seed + 1000 + n) for n in range(MIN_DRAWS)]
+    lifted = _lifted(program, eager)
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+
+    def exact(draw: Any) -> list[Tensor]:
+        values = run_in_float64(reference, [*lifted, *pytree.tree_leaves(draw)])
+        pairs = zip(values, kinds, strict=True)
+        return _tensors([value for value, kind in pairs if kind is OutputKind.USER_OUTPUT])
+
+    def run(module: nn.Module) -> Run:
+        def call(draw: Any) -> list[Tensor]:
+            own_args, own_kwargs = fresh_inputs(*draw)
+            with restored(module, device):
+                # Before the buffers are put back: an output may be one.
+                return [tensor.clone() for tensor in _tensors(module(*own_args, **own_kwargs))]
+
+        return call
+
+    return verify_model(run(fused), run(eager), exact, draws, subject)
+
+
+def verify_model(
+    fused: Run, eager: Run, reference: Run, draws: Sequence[Any], subject: str
+) -> tuple[NumericsRow, ...]:
+    """The whole model on 16 draws or more: one row an output and measure.
+
+    The three callables take one draw and return tensors in the same order. Raises ValueError for
+    fewer draws.
+    """
+    if len(draws) < MIN_DRAWS:
+        raise ValueError(f"the contract asks for {MIN_DRAWS} draws, not {len(draws)}")
+    with torch.no_grad():
+        triples = [(fused(draw), eager(draw), reference(draw)) for draw in draws]
+    rows: list[NumericsRow] = []
+    for index in range(len(triples[0][1])):
+        ours, theirs, exact = zip(
+            *(tuple(t[index] for t in triple) for triple in triples), strict=True
+        )
+        dtype = str(ours[0].dtype).removeprefix("torch.")
+        where = f"output {index}, {len(draws)} draws"
+        results = check_model(ours, theirs, exact)
+        rows += [numerics_row(subject, dtype, result, where) for result in results]
+    return tuple(rows)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def _lifted(program: ExportedProgram, module: nn.Module) -> list[Tensor]:
+    """Weights and constants in the order of the program's placeholders."""
+    state = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    targets = [spec.target for spec in program.graph_signature.input_specs if spec.target]
+    return [state[name] if name in state else program.constants[name] for name in targets]

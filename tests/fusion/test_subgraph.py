@@ -1,0 +1,59 @@
+"""A part of a graph alone, and a graph in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from planner.fusion.subgraph import extract, run_in_float64
+
+X, R = torch.randn(4, 8), torch.randn(4, 8)
+
+
+def _part(trace: Any, function: Any, *names: str) -> Any:
+    graph = trace(function, X, R).graph
+    return [node for node in graph.nodes if node.name in names]
+
+
+def test_outputs_are_what_is_read_outside(trace: Any) -> None:
+    nodes = _part(trace, lambda x, r: ((x + r).tanh() * 2, (x + r).sin()), "add", "tanh", "mul")
+    part = extract(nodes)
+    assert [n.name for n in part.inputs] == ["x_1", "r_1"]
+    assert [n.name for n in part.outputs] == ["mul"]
+    torch.testing.assert_close(part.module(X, R)[0], (X + R).tanh() * 2)
+
+
+def test_the_order_of_inputs_can_be_given(trace: Any) -> None:
+    nodes = _part(trace, lambda x, r: (x - r) * 2, "sub", "mul")
+    inputs = extract(nodes).inputs[::-1]
+    torch.testing.assert_close(extract(nodes, inputs).module(R, X)[0], (X - R) * 2)
+
+
+def test_nothing_is_rounded_in_float64(trace: Any) -> None:
+    module = trace(lambda x, r: ((x + r).exp(),), X, R)
+    (out,) = run_in_float64(module, [X, R])
+    assert out.dtype is torch.float64
+    assert torch.equal(out, (X.double() + R.double()).exp())
+
+
+def test_the_programs_own_casts_are_applied(trace: Any) -> None:
+    module = trace(lambda x, r: ((x + r).bfloat16() * 3,), X, R)
+    (out,) = run_in_float64(module, [X, R])
+    rounded = (X.double() + R.double()).bfloat16().double()
+    assert torch.equal(out, rounded * 3)
+
+
+def test_integers_stay_exact(trace: Any) -> None:
+    n = torch.tensor([2**53 + 1, 3])
+    (out,) = run_in_float64(trace(lambda n: (n * 1,), n), [n])
+    assert torch.equal(out, n)
+
+
+def test_values_that_are_no_tensors_pass_through(trace: Any) -> None:
+    graph = trace(lambda x: (x * 2,), X).graph
+    first = next(iter(graph.nodes))
+    with graph.inserting_after(first):
+        graph.placeholder("mask")
+    (out,) = run_in_float64(torch.fx.GraphModule(torch.nn.Module(), graph), [X, None])
+    assert torch.equal(out, X.double() * 2)

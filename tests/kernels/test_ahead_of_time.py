@@ -1,0 +1,88 @@
+"""Golden kernels compile for NVIDIA targets without a GPU, and nothing spills."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm
+
+from fusion_kernels.compile import compile_ahead
+from fusion_kernels.emit.config import candidates
+from fusion_kernels.emit.layout import layout_of
+from fusion_kernels.emit.source import Provenance, emit
+from fusion_kernels.load import load_kernel
+
+AMPERE, HOPPER = ("cuda", 80), ("cuda", 90)
+# One of each template and dtype: rows, tiles with a polynomial, strides, permutation, integers.
+QUICK = [
+    ("bias_add_layer_norm_bf16", HOPPER),
+    ("add_layer_norm_f32", AMPERE),
+    ("bias_gelu_residual_bf16", AMPERE),
+    ("gelu_tanh_residual_f32", HOPPER),
+    ("masked_scores_f32", HOPPER),
+    ("affine_relu_f32", HOPPER),
+    ("gated_bf16", AMPERE),
+    ("counted_i64", HOPPER),
+]
+
+
+def compiled(region, config, target):
+    source = emit(region, Provenance("test"), config)
+    kernel = load_kernel(source.text, source.name).kernels[f"{source.name}_kernel"]
+    arguments = {**source.parameters, **source.constexprs}
+    return compile_ahead(kernel, arguments, target=target, num_warps=source.config.num_warps)
+
+
+def as_float16(region):
+    """The same region with 16-bit floats stored as float16."""
+    swapped = {"bfloat16": "float16"}
+    inputs = tuple(replace(i, dtype=swapped.get(i.dtype, i.dtype)) for i in region.inputs)
+    outputs = tuple(replace(o, dtype=swapped.get(o.dtype, o.dtype)) for o in region.outputs)
+    return replace(region, inputs=inputs, outputs=outputs)
+
+
+@pytest.mark.parametrize(("label", "target"), QUICK, ids=str)
+def test_the_default_configuration_compiles_without_spills(label, target, golden_kernels):
+    used = compiled(golden_kernels[label].traced.region, None, target)
+    assert used.local_bytes == 0
+    assert used.target == f"sm_{target[1]}"
+
+
+def test_float16_is_converted_in_the_kernel(golden_kernels):
+    region = as_float16(golden_kernels["gelu_residual_bf16"].traced.region)
+    used = compiled(region, None, HOPPER)
+    assert used.local_bytes == 0
+    assert "cvt.rn.f16" in used.ptx
+    assert "bf16" not in used.ptx
+
+
+def test_a_user_s_cast_is_not_folded_away(golden_kernels):
+    """The gate is rounded to bfloat16 before it is multiplied, and widened again."""
+    ptx = compiled(golden_kernels["gated_bf16"].traced.region, None, HOPPER).ptx
+    assert "cvt.rn.bf16" in ptx
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [AMPERE, HOPPER], ids=str)
+def test_every_configuration_compiles_without_spills(golden, target, golden_kernels):
+    region = golden_kernels[golden].traced.region
+    forms = [region, as_float16(region)] if golden.endswith("bf16") else [region]
+    for form in forms:
+        for config in candidates(form, layout_of(form)):
+            assert compiled(form, config, target).local_bytes == 0, str(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [AMPERE, HOPPER], ids=str)
+@pytest.mark.parametrize("cols", [257, 1024, 4096, 8192, 16384])
+def test_every_row_length_has_configurations_without_spills(cols, target, traced):
+    vector = torch.ones(cols, dtype=torch.bfloat16)
+    example = traced(
+        lambda x, y, z, u: layer_norm(x + y, (cols,), z, u),
+        torch.ones(2, cols, dtype=torch.bfloat16),
+        torch.ones(2, cols, dtype=torch.bfloat16),
+        vector,
+        vector.clone(),
+    )
+    for config in candidates(example.region, layout_of(example.region)):
+        assert compiled(example.region, config, target).local_bytes == 0, str(config)

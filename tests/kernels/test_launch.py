@@ -1,0 +1,112 @@
+"""A repeated launch is the recorded one on new operands, and only where it would be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fusion_kernels.launch import RepeatedLaunch
+
+
+class Compiled:
+    """What Triton compiled: adds, and counts how often it is started directly."""
+
+    def __init__(self) -> None:
+        self.grids: list[tuple[int, ...]] = []
+        self.plain: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def start(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *rest: Any) -> None:
+            self.grids.append(grid)
+            self.plain.append(rest)
+            out.copy_(x + y)
+
+        return start
+
+
+class Kernel:
+    """A jitted kernel: counts the slow launches."""
+
+    def __init__(self) -> None:
+        self.slow = 0
+        self.compiled = Compiled()
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Compiled]:
+        def start(
+            x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *_: Any, **__: Any
+        ) -> Compiled:
+            self.slow += 1
+            out.copy_(x + y)
+            return self.compiled
+
+        return start
+
+
+@pytest.fixture
+def module() -> SimpleNamespace:
+    kernel = Kernel()
+    space = SimpleNamespace(add_kernel=kernel, kernel=kernel)
+
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x, y = x.contiguous(), y.contiguous()
+        out = torch.empty(x.shape)
+        if out.numel():
+            space.add_kernel[(3,)](x, y, out, x.numel(), BLOCK_SIZE=64, GROUP=16, num_warps=4)
+        return out
+
+    space.add = add
+    return space
+
+
+def repeated(module: SimpleNamespace) -> RepeatedLaunch:
+    return RepeatedLaunch(module.add, module, "add_kernel")
+
+
+def test_equal_inputs_start_the_compiled_kernel_on_new_outputs(module: SimpleNamespace) -> None:
+    run = repeated(module)
+    results = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x, y = torch.randn(2, 4, 8)
+        results.append(run(x, y))
+        assert torch.equal(results[-1], x + y)
+    assert module.kernel.slow == 1
+    assert module.kernel.compiled.grids == [(3, 1, 1)] * 2
+    assert module.kernel.compiled.plain == [(32, 64, 16)] * 2  # sizes, then constexprs
+    assert results[1].data_ptr() != results[2].data_ptr()
+
+
+def test_another_shape_or_stride_is_launched_anew(module: SimpleNamespace) -> None:
+    run = repeated(module)
+    run(torch.ones(4, 8), torch.ones(4, 8))
+    run(torch.ones(2, 8), torch.ones(2, 8))
+    assert torch.equal(run(torch.ones(8, 4).t(), torch.ones(4, 8)), torch.full((4, 8), 2.0))
+    assert module.kernel.slow == 3
+
+
+def test_operands_that_had_to_be_copied_are_never_repeated(module: SimpleNamespace) -> None:
+    run = repeated(module)
+    for value in (1.0, 2.0):
+        x = torch.full((8, 4), value).t()
+        assert torch.equal(run(x, torch.ones(4, 8)), torch.full((4, 8), value + 1))
+    assert module.kernel.slow == 2
+
+
+def test_an_unaligned_pointer_goes_through_the_launcher(module: SimpleNamespace) -> None:
+    run = repeated(module)
+    storage = torch.arange(33.0)
+    run(storage[:32].view(4, 8), torch.ones(4, 8))
+    shifted = storage[1:].view(4, 8)
+    assert torch.equal(run(shifted, torch.ones(4, 8)), shifted + 1)
+    assert module.kernel.slow == 2
+
+
+def test_an_empty_output_launches_nothing(module: SimpleNamespace) -> None:
+    run = repeated(module)
+    for _ in range(2):
+        assert run(torch.ones(0, 8), torch.ones(0, 8)).shape == (0, 8)
+    assert module.kernel.slow == 0

@@ -1,0 +1,516 @@
+"""The chain from a model to a fused module and its report, on small models of the test's own."""
+
+from __future__ import annotations
+
+import copy
+import json
+import platform
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+import planner
+from fusion_kernels import library
+from fusion_kernels.cpu import CpuRegion
+from fusion_kernels.evaluate import evaluate
+from fusion_kernels.ir import Region
+from planner import pipeline
+from planner.bench import Race
+from planner.environment import environment
+from planner.facts import facts_folder
+from planner.fusion import plan as planning
+from planner.fusion.module import FusedModule
+from planner.graph.errors import TrainingMode
+from planner.pipeline import WrongDevice
+from planner.report.io import to_json
+from planner.report.model import Benchmark, BenchmarkRow, NumericsRow, Report
+from planner.timing import Comparison, Timing
+
+
+class Block(nn.Module):
+    """GELU with a residual, then a residual with a norm: a place for each named rule."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = gelu(self.up(x)) + x
+        out: Tensor = self.norm(self.down(h) + h)
+        return out
+
+
+class Applied(nn.Module):
+    """A function of itself and its inputs, with a weight and a buffer."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function, self.bias = function, nn.Parameter(torch.linspace(-1, 1, 24))
+        self.register_buffer("count", torch.zeros(24))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs)
+
+
+def _x(rows: int = 5) -> Tensor:
+    return torch.randn(rows, 24, generator=torch.Generator().manual_seed(0))
+
+
+def _block() -> Block:
+    torch.manual_seed(0)
+    return Block().eval()
+
+
+# --- what stands in for the machine ----------------------------------------------------------
+
+
+def _eager_region(region: Region, reuse: int | None = None) -> CpuRegion:
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        results = evaluate(region, tensors)
+        return results if reuse is None else (tensors[reuse].copy_(results[0]),)
+
+    return CpuRegion(run, "not compiled in this test")
+
+
+def _made_up(calls: Mapping[str, Callable[[], object]], *_: Any, **__: Any) -> dict[str, Timing]:
+    return {name: Timing((10.0 if name == "before" else 5.0,) * 9) for name in calls}
+
+
+def _race_won_by(ratio: float) -> Callable[..., Race]:
+    def race(eager: nn.Module, fused: Any, args: Any, kwargs: Any, *_: Any, **__: Any) -> Race:
+        with torch.no_grad():
+            for module in (eager, fused):
+                if module is not None:
+                    module(*args, **kwargs)
+        rows = tuple(
+            BenchmarkRow(name, 1.0, 1.0, 1.0, ratio, 0.1, None) for name in ("eager", "fused")
+        )
+        against = None if fused is None else Comparison(ratio, ratio - 0.1, ratio + 0.1)
+        return Race(Benchmark(rows[: 1 if fused is None else 2], 9), against)
+
+    return race
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Kernels run operation by operation, each wins its race, the whole by the given ratio (2)."""
+    for operator in library._DEFINED.values():
+        operator._cpu.clear()
+    monkeypatch.setattr(library, "compile_region", _eager_region)
+    monkeypatch.setattr(planning, "interleaved", _made_up)
+
+    def won_by(ratio: float) -> None:
+        monkeypatch.setattr(pipeline, "race", _race_won_by(ratio))
+
+    won_by(2.0)
+    yield won_by
+    for operator in library._DEFINED.values():
+        operator._cpu.clear()
+
+
+def _fuse(model: nn.Module, *args: Any, **options: Any) -> FusedModule:
+    settings = {"compile_peer": False, "measure": False, "backends": (), **options}
+    return planner.fuse(model, args, **settings)
+
+
+def _failed(report: Report) -> list[NumericsRow]:
+    return [row for row in report.numerics if not row.passed]
+
+
+# --- one real run ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model before and after, and what was written."""
+
+    model: Block
+    state: dict[str, Tensor]
+    x: Tensor
+    fused: FusedModule
+    out: Path
+
+    @property
+    def report(self) -> Report:
+        return self.fused.report
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """The whole chain with compiled regions; the races' figures are real, their verdicts are
+    not left to chance.
+    """
+    out = tmp_path_factory.mktemp("run")
+    model, x = _block(), _x()
+    state = copy.deepcopy(model.state_dict())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "interleaved", _made_up)
+        patch.setattr(pipeline, "race", _race_won_by(2.0))
+        fused = planner.fuse(model, (x,), name="a block", out=out, backends=("cpu",))
+    yield Run(model, state, x, fused, out)
+
+
+def test_the_fused_module_computes_what_eager_does(run: Run) -> None:
+    assert run.fused.fused
+    torch.testing.assert_close(run.fused(run.x), run.model(run.x))
+    torch.testing.assert_close(run.fused(x=_x() + 1), run.model(_x() + 1))
+    assert run.fused.fallbacks == 0
+
+
+def test_both_named_rules_are_kept_and_told(run: Run) -> None:
+    kept = {row.rule: row for row in run.report.fusions if row.kept}
+    assert set(kept) == {"gelu_residual", "add_layer_norm"}
+    assert kept["gelu_residual"].module == ""
+    assert kept["add_layer_norm"].module == "norm"
+    assert "test_pipeline.py" in (kept["gelu_residual"].source or "")
+    assert run.report.outcome is not None
+    assert run.report.outcome.result == "fused"
+    assert "2 of 2 fusions kept" in run.report.outcome.reason
+
+
+def test_every_kernel_is_verified_compiled_and_interpreted(run: Run) -> None:
+    assert _failed(run.report) == []
+    for kernel in {row.kernel for row in run.report.fusions}:
+        cases = [row.case for row in run.report.numerics if row.subject == kernel]
+        assert any(case.startswith("CPU region, ") for case in cases)
+        assert any(case.startswith("Triton, interpreted") for case in cases)
+        assert not any("eager" in case for case in cases)
+    assert {r.measure for r in run.report.numerics if r.subject == "a block"} == {
+        "norm",
+        "difference",
+    }
+
+
+def test_the_kernel_that_writes_over_its_input_is_in_the_program(run: Run) -> None:
+    assert "_into_" in run.fused.code
+    assert any(", in place, " in row.case for row in run.report.numerics)
+
+
+def test_the_report_satisfies_its_schema(run: Run) -> None:
+    schema = json.loads((facts_folder() / "schema" / "report.schema.json").read_text())
+    document = json.loads(to_json(run.report))
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert document["ops"]
+    assert set(document["coverage"]) == {"cpu"}
+    assert document["unlinked_share"] is not None
+
+
+def test_kernels_and_graphs_are_written(run: Run) -> None:
+    kernels = {path.stem for path in (run.out / "kernels").glob("*.py")}
+    assert {row.kernel for row in run.report.fusions} <= kernels
+    names = [path.name for path in sorted((run.out / "graphs").glob("*.py"))]
+    recorded = [f"{n:02d}_{p.name}.py" for n, p in enumerate(run.report.capture.passes)]
+    assert names == recorded
+    assert names[0] == "00_captured.py"
+    assert "fuseplan" in (run.out / "graphs" / recorded[-1]).read_text()
+
+
+def test_the_users_model_is_untouched(run: Run) -> None:
+    assert all(torch.equal(value, run.state[key]) for key, value in run.model.state_dict().items())
+    assert all(p.requires_grad for p in run.model.parameters())
+    assert not run.model.training
+    assert set(vars(run.model)) == set(vars(_block()))
+    assert torch.equal(run.x, _x())
+
+
+def test_report_and_plan_are_on_the_module(run: Run) -> None:
+    assert [f.operator.name for f in run.fused.plan.chosen] == [
+        row.kernel for row in run.report.fusions if row.kept
+    ]
+
+
+# --- what comes back -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ratio", "result"), [(1.5, "fused"), (1.05, "original"), (0.8, "original")])
+def test_only_a_whole_that_wins_is_used(machine: Any, ratio: float, result: str) -> None:
+    machine(ratio)
+    model = _block()
+    fused = _fuse(model, _x())
+    assert fused.report.outcome is not None
+    assert fused.report.outcome.result == result
+    assert fused.fused is (result == "fused")
+    assert ("wins" in fused.report.outcome.reason) is (result == "fused")
+    torch.testing.assert_close(fused(_x()), model(_x()))
+    assert all(row.kept for row in fused.report.fusions)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_whole_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> tuple[NumericsRow, ...]:
+        return (NumericsRow("net", "float32", 1.0, 0.0, 1e-5, False, "norm"),)
+
+    monkeypatch.setattr(pipeline, "verify_whole", wrong)
+    model = _block()
+    fused = _fuse(model, _x())
+    assert not fused.fused
+    assert fused.report.outcome is not None
+    assert fused.report.outcome.reason == "the fused model fails a numerics check: norm"
+    assert _failed(fused.report)
+    assert torch.equal(fused(_x()), model(_x()))
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_bug_between_the_kernels_is_caught_in_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every kernel is right, but the rewritten program drops the last norm's weight."""
+    rewriter = pipeline._rewriter
+
+    def broken(plan: Any) -> Any:
+        right = rewriter(plan)
+
+        def change(program: Any) -> tuple[str, ...]:
+            notes = right(program)
+            output = next(iter(reversed(program.graph.nodes)))
+            (last,) = output.args[0]
+            with program.graph.inserting_before(output):
+                scaled = program.graph.call_function(torch.ops.aten.mul.Tensor, (last, 1.001))
+            scaled.meta = dict(last.meta)
+            output.args = ((scaled,),)
+            return tuple(notes)
+
+        return change
+
+    monkeypatch.setattr(pipeline, "_rewriter", broken)
+    fused = _fuse(_block(), _x())
+    assert not fused.fused
+    assert {row.measure for row in _failed(fused.report)} == {"norm", "difference"}
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_model_with_nothing_to_fuse_comes_back_as_it_was() -> None:
+    model = nn.Linear(24, 24).eval()
+    fused = _fuse(model, _x())
+    assert not fused.fused
+    assert fused.report.fusions == ()
+    assert fused.report.outcome is not None
+    assert fused.report.outcome.reason == "nothing was fused: 0 of 0 fusions kept"
+    assert [row.name for row in fused.report.benchmark.rows] == ["eager"]
+    assert torch.equal(fused(_x()), model(_x()))
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_model_where_everything_is_refused_says_why() -> None:
+    model, x = _block().double(), _x().double()
+    fused = _fuse(model, x)
+    assert not fused.fused
+    assert fused.report.fusions == ()
+    reasons = [row.reason for row in fused.report.rejections]
+    assert sum("float64 tensors have no kernel expression" in reason for reason in reasons) >= 2
+    assert {row.rule for row in fused.report.rejections} >= {"gelu_residual", "add_layer_norm"}
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("most", [0, 1])
+def test_max_fusions_is_an_upper_bound(most: int) -> None:
+    fused = _fuse(_block(), _x(), max_fusions=most)
+    assert sum(row.kept for row in fused.report.fusions) == most
+    assert fused.fused is bool(most)
+    left_out = [row for row in fused.report.rejections if f"--max-fusions {most}" in row.reason]
+    assert len(left_out) == 2 - most
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_bfloat16_model_meets_its_own_lines() -> None:
+    model, x = _block().bfloat16(), _x().bfloat16()
+    fused = _fuse(model, x)
+    assert _failed(fused.report) == []
+    assert fused.fused
+    out = fused(x)
+    assert out.dtype is torch.bfloat16
+    torch.testing.assert_close(out, model(x), rtol=2e-2, atol=2e-2)
+
+
+# --- nothing the user has is changed ---------------------------------------------------------
+
+
+def _counting(m: Any, x: Tensor) -> Tensor:
+    m.count.add_(1)
+    return gelu(x + m.bias) + m.count
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("measure", [False, True])
+def test_a_counting_buffer_counts_the_users_calls_only(measure: bool) -> None:
+    model = Applied(_counting).eval()
+    fused = _fuse(model, _x(), measure=measure)
+    assert torch.equal(model.count, torch.zeros(24))
+    assert torch.equal(fused.count, torch.zeros(24))
+    assert fused.fused
+    assert _failed(fused.report) == []
+    eager = copy.deepcopy(model)
+    for _ in range(3):
+        torch.testing.assert_close(fused(_x()), eager(_x()))
+    assert torch.equal(model.count, torch.zeros(24))
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_counting_buffer_is_left_alone_when_the_original_comes_back(machine: Any) -> None:
+    machine(0.5)
+    model = Applied(_counting).eval()
+    fused = _fuse(model, _x())
+    assert torch.equal(fused.count, torch.zeros(24))
+    torch.testing.assert_close(fused(_x()), copy.deepcopy(model)(_x()))
+    assert torch.equal(model.count, torch.zeros(24))
+
+
+def test_a_real_race_leaves_buffers_and_inputs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def form(m: Any, x: Tensor) -> Tensor:
+        m.count.add_(1)
+        x.add_(1)
+        return gelu(x + m.bias) + m.count
+
+    monkeypatch.setattr(library, "compile_region", _eager_region)
+    model, x = Applied(form).eval(), _x()
+    fused = _fuse(model, x)
+    assert torch.equal(model.count, torch.zeros(24))
+    assert torch.equal(fused.count, torch.zeros(24))
+    assert torch.equal(x, _x())
+    assert _failed(fused.report) == []
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_random_state_is_as_before() -> None:
+    state = torch.get_rng_state()
+    _fuse(_block(), _x())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# --- inputs of many kinds --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("machine")
+def test_none_numbers_and_nests_are_inputs_like_any() -> None:
+    def form(m: Any, x: Tensor, mask: Any, scale: int, extras: Any) -> Any:
+        h = gelu(x * scale + m.bias) + extras["a"][0]
+        return {"h": h if mask is None else h * mask, "scale": scale}
+
+    model = Applied(form).eval()
+    args = (_x(), None, 2, {"a": [_x() + 1, None]})
+    fused = _fuse(model, *args)
+    assert fused.fused
+    assert _failed(fused.report) == []
+    torch.testing.assert_close(fused(*args), model(*args))
+    assert fused.fallbacks == 0
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("layout", ["transposed", "expanded"])
+def test_an_example_in_another_layout_is_verified_fused(layout: str) -> None:
+    base = torch.randn(24, 5).t() if layout == "transposed" else _x(1).expand(5, 24)
+    fused = _fuse(_block(), base)
+    assert fused.fused
+    assert _failed(fused.report) == []
+    fused(base)
+    assert fused.fallbacks == 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_program_that_refuses_its_own_example_is_not_used() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = _fuse(Applied(lambda m, x: gelu(x + m.bias) * 2).eval(), _x())
+    assert not fused.fused
+    assert fused.report.outcome is not None
+    assert "does not take its own example: autocast is on" in fused.report.outcome.reason
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+def test_a_model_in_training_mode_is_refused_with_advice() -> None:
+    with pytest.raises(TrainingMode, match=r"model\.eval\(\)"):
+        _fuse(_block().train(), _x())
+
+
+@pytest.mark.parametrize("verb", [planner.fuse, planner.audit, pipeline.rank, pipeline.bench])
+def test_a_model_on_another_device_than_asked_is_refused(verb: Any) -> None:
+    with pytest.raises(WrongDevice, match=r"lies on cpu, not on cuda.*model\.to\('cuda'\)"):
+        verb(_block(), (_x(),), device="cuda")
+
+
+def test_weights_and_inputs_on_several_devices_are_refused() -> None:
+    model = _block()
+    model.norm.to("meta")
+    with pytest.raises(WrongDevice, match=r"several devices \(cpu, meta\)"):
+        _fuse(model, _x())
+
+
+@pytest.mark.parametrize(
+    ("actual", "wanted", "is_on"),
+    [
+        ("cpu", "cpu", True),
+        ("cpu", "cpu:0", True),
+        ("cuda:0", "cuda", True),
+        ("cuda:1", "cuda", True),
+        ("cuda:1", "cuda:1", True),
+        ("cuda:0", "cuda:1", False),
+        ("cpu", "cuda", False),
+    ],
+)
+def test_which_device_satisfies_which_wish(actual: str, wanted: str, is_on: bool) -> None:
+    assert pipeline._is_on(torch.device(actual), torch.device(wanted)) is is_on
+
+
+# --- the other verbs -------------------------------------------------------------------------
+
+
+def test_audit_covers_every_operator_without_running_the_model() -> None:
+    report = planner.audit(_block(), (_x(),), backends=("cpu", "onnx"), measure=False)
+    assert set(report.coverage) == {"cpu", "onnx"}
+    ids = [row.id for row in report.ops]
+    for found in report.coverage.values():
+        assert sorted(row.op_id for row in found.rows) == sorted(ids)
+        assert found.by_calls is not None
+        assert found.by_time is None
+    assert report.profile.kind == "unknown"
+    assert all(row.total_us is None for row in report.ops)
+    assert (report.fusions, report.numerics, report.outcome) == ((), (), None)
+
+
+def test_audit_weighs_coverage_by_time_when_it_measures() -> None:
+    report = planner.audit(_block(), (_x(),), backends=("cpu",))
+    assert report.coverage["cpu"].by_time == pytest.approx(1.0)
+    assert report.profile.kind == "measured"
+
+
+def test_rank_orders_operators_by_total_time(tmp_path: Path) -> None:
+    report = pipeline.rank(_block(), (_x(),), name="net", out=tmp_path)
+    totals = [row.total_us for row in report.ops]
+    assert all(total is not None and total > 0 for total in totals)
+    assert totals == sorted(totals, reverse=True)
+    calls = {row.op: row.calls for row in report.ops}
+    assert calls["aten.linear.default"] == 2
+    assert report.model.name == "net"
+    assert report.model.inputs == {"0": "float32[5, 24]"}
+    assert (tmp_path / "graphs" / "00_captured.py").exists()
+    assert report.coverage == {}
+
+
+@pytest.mark.usefixtures("machine")
+def test_bench_races_and_covers_nothing() -> None:
+    report = pipeline.bench(_block(), (_x(),), compile_peer=False)
+    assert [row.name for row in report.benchmark.rows] == ["eager", "fused"]
+    assert report.coverage == {}
+    assert report.profile.kind == "unknown"
+    assert report.fusions
+
+
+def test_the_environment_names_versions_and_no_place() -> None:
+    found = environment("cpu")
+    assert found.torch == torch.__version__
+    assert found.python == platform.python_version()
+    assert found.threads == torch.get_num_threads()
+    assert found.settings["float32_matmul_precision"] == torch.get_float32_matmul_precision()
+    said = repr(found)
+    assert str(Path.home()) not in said
+    assert socket.gethostname() not in said
