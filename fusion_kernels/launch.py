@@ -30,44 +30,57 @@ class RepeatedLaunch:
         self._launcher = launcher
         self._recorder = _Recorder(getattr(module, kernel))
         setattr(module, kernel, self._recorder)
-        self._known: dict[Any, _Recorded | None] = {}
+        self._known: dict[Any, Recorded | None] = {}
 
     def __call__(self, *tensors: Tensor) -> Any:
-        key = tuple([(t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+        key = _key(tensors)
         recorded = self._known.get(key, _UNSEEN)
-        if isinstance(recorded, _Recorded) and _aligned(tensors):
+        if isinstance(recorded, Recorded) and recorded.fits(tensors):
             return recorded.repeat(tensors)
         result = self._launcher(*tensors)
         if recorded is _UNSEEN and _aligned(tensors):
             self._known[key] = _record(self._recorder.take(), tensors, result)
         return result
 
+    def recorded(self, *tensors: Tensor) -> Recorded | None:
+        """The launch kept for inputs like these, None when there is none to repeat."""
+        found = self._known.get(_key(tensors))
+        return found if isinstance(found, Recorded) else None
+
 
 _UNSEEN: Any = object()
 
 
+def _key(tensors: tuple[Tensor, ...]) -> Any:
+    return tuple([(t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+
+
 @dataclass(frozen=True, slots=True)
-class _Recorded:
-    """One launch with holes: `arguments` holds indices into inputs and outputs, or plain
-    values.
+class Recorded:
+    """One launch with holes. `start` is the compiled kernel on its grid; `arguments` holds indices
+    into inputs and outputs (True), or plain values (False).
     """
 
-    compiled: Any
-    grid: tuple[int, int, int]
-    arguments: tuple[tuple[str, Any], ...]
+    start: Callable[..., object]
+    arguments: tuple[tuple[bool, Any], ...]
     outputs: tuple[tuple[torch.Size, torch.dtype], ...]
     device: torch.device
     single: bool
 
+    def fits(self, inputs: tuple[Tensor, ...]) -> bool:
+        """Whether inputs of the recorded shapes and dtypes lie as the compiled kernel needs
+        them.
+        """
+        return all(t.is_contiguous() and t.data_ptr() % _ALIGNMENT == 0 for t in inputs)
+
     def repeat(self, inputs: tuple[Tensor, ...]) -> Any:
+        """Start the kernel on these inputs and new outputs."""
         made = [
             torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in self.outputs
         ]
-        pools = {"input": inputs, "output": made}
-        arguments = [
-            value if kind == "value" else pools[kind][value] for kind, value in self.arguments
-        ]
-        self.compiled[self.grid](*arguments)
+        tensors = (*inputs, *made)
+        arguments = [tensors[value] if is_tensor else value for is_tensor, value in self.arguments]
+        self.start(*arguments)
         return made[0] if self.single else tuple(made)
 
 
@@ -92,23 +105,21 @@ class _Recorder:
         return last
 
 
-def _record(launch: Any, inputs: tuple[Tensor, ...], result: Any) -> _Recorded | None:
+def _record(launch: Any, inputs: tuple[Tensor, ...], result: Any) -> Recorded | None:
     """The launch as something to repeat, or None when an operand is neither input nor output."""
     if launch is None:
         return None
     grid, args, kwargs, compiled = launch
     outputs = (result,) if isinstance(result, Tensor) else tuple(result)
-    positions = {id(t): ("output", i) for i, t in enumerate(outputs)}
-    positions |= {id(t): ("input", i) for i, t in enumerate(inputs)}
+    positions = {id(t): (True, i) for i, t in enumerate((*inputs, *outputs))}
     if any(isinstance(arg, Tensor) and id(arg) not in positions for arg in args):
         return None
-    if not all(output.is_contiguous() for output in outputs):
+    if not all(tensor.is_contiguous() for tensor in (*inputs, *outputs)):
         return None
-    arguments = [positions.get(id(arg), ("value", arg)) for arg in args]
-    constexprs = [("value", value) for name, value in kwargs.items() if name != "num_warps"]
-    return _Recorded(
-        compiled=compiled,
-        grid=tuple([*grid, 1, 1][:3]),
+    arguments = [positions.get(id(arg), (False, arg)) for arg in args]
+    constexprs = [(False, value) for name, value in kwargs.items() if name != "num_warps"]
+    return Recorded(
+        start=compiled[tuple([*grid, 1, 1][:3])],
         arguments=(*arguments, *constexprs),
         outputs=tuple((t.shape, t.dtype) for t in outputs),
         device=outputs[0].device,

@@ -20,7 +20,7 @@ from fusion_kernels.cpu import CpuRegion, compile_region
 from fusion_kernels.emit.layout import Layout
 from fusion_kernels.emit.source import KernelSource
 from fusion_kernels.ir import Region
-from fusion_kernels.launch import RepeatedLaunch
+from fusion_kernels.launch import Recorded, RepeatedLaunch
 from fusion_kernels.load import load_kernel
 
 NAMESPACE = "fuseplan"
@@ -74,6 +74,11 @@ class FusedOperator:
     def on_cpu(self, *tensors: torch.Tensor) -> Any:
         results = self.cpu_region().run(*tensors)
         return results[0] if len(results) == 1 else results
+
+    def recorded(self, *tensors: torch.Tensor) -> Recorded | None:
+        """The launch kept of the last CUDA call with inputs like these, if it can be repeated."""
+        launcher = self._launcher
+        return launcher.recorded(*tensors) if isinstance(launcher, RepeatedLaunch) else None
 
     def on_cuda(self, *tensors: torch.Tensor) -> Any:
         if self._launcher is None:

@@ -33,7 +33,7 @@ from planner.report.model import NumericsRow
 
 Run = Callable[..., Any]
 
-_INTERPRETED_ROWS = 3
+_INTERPRETED_ROWS = 2
 _FAST_ELEMENTS = 1 << 16
 
 

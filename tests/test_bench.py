@@ -104,8 +104,8 @@ def test_torch_compile_takes_part_with_its_compile_time() -> None:
 def test_a_rival_that_does_not_compile_keeps_a_row_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(module: nn.Module) -> Any:
-        def call(*_: Any) -> Any:
+    def broken(_: nn.Module) -> Any:
+        def call(*__: Any) -> Any:
             raise RuntimeError("no C++ compiler\nand a long story")
 
         return call

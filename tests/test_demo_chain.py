@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +60,7 @@ def _example() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     out = tmp_path_factory.mktemp("demo")
     example = _example()
     encoder, args, kwargs = example.build()
@@ -70,7 +69,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         encoder, args, kwargs, name="all-MiniLM-L6-v2", out=out, compile_peer=False
     )
     write_report(out, fused.report)
-    yield Demo(example, encoder, kwargs, state, fused, out)
+    return Demo(example, encoder, kwargs, state, fused, out)
 
 
 def _first_layer(demo: Demo) -> list[OpNode]:

@@ -145,7 +145,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The whole chain with compiled regions; the races' figures are real, their verdicts are
     not left to chance.
     """
@@ -156,7 +156,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         patch.setattr(planning, "interleaved", _made_up)
         patch.setattr(pipeline, "race", _race_won_by(2.0))
         fused = planner.fuse(model, (x,), name="a block", out=out, backends=("cpu",))
-    yield Run(model, state, x, fused, out)
+    return Run(model, state, x, fused, out)
 
 
 def test_the_fused_module_computes_what_eager_does(run: Run) -> None:
@@ -231,7 +231,9 @@ def test_report_and_plan_are_on_the_module(run: Run) -> None:
 # --- what comes back -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ratio", "result"), [(1.5, "fused"), (1.05, "original"), (0.8, "original")])
+@pytest.mark.parametrize(
+    ("ratio", "result"), [(1.5, "fused"), (1.05, "original"), (0.8, "original")]
+)
 def test_only_a_whole_that_wins_is_used(machine: Any, ratio: float, result: str) -> None:
     machine(ratio)
     model = _block()

@@ -179,9 +179,7 @@ def test_a_right_kernel_passes_in_every_way_it_runs(subject: Subject) -> None:
 
 
 def test_the_worst_case_of_all_draws_is_named(subject: Subject) -> None:
-    (row,) = [
-        r for r in subject.verify() if r.measure == "row" and r.case.startswith("Triton")
-    ]
+    (row,) = [r for r in subject.verify() if r.measure == "row" and r.case.startswith("Triton")]
     assert row.error is not None
     assert 0 < row.error <= row.limit == 1e-5
     assert row.case.rpartition(", ")[2]
@@ -355,9 +353,7 @@ def test_a_caught_kernel_is_rejected_and_never_used(
     plant(bug)
     program = capture(Chain().eval(), _inputs()).program
     device = Device("cpu", "a processor", ("cpu",), {})
-    plan = make_plan(
-        program, device, "cpu", tmp_path, max_fusions=None, seed=0, progress=SILENT
-    )
+    plan = make_plan(program, device, "cpu", tmp_path, max_fusions=None, seed=0, progress=SILENT)
     assert plan.chosen == ()
     (rejection,) = [r for r in plan.rejected if r.stage == "numerics"]
     assert rejection.rule == "gelu_residual"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
+from typing import TYPE_CHECKING
 
 from planner.cost.devices import Claim, Device, Source
 from planner.timing import now_s, time_once_us
+
+if TYPE_CHECKING:
+    import torch
 
 # Far over any last-level cache a copy could stay in; 0.5 GB with source and target.
 _COPY_ELEMENTS = 64 * 1024**2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx
 
@@ -11,6 +11,7 @@ from fusion_kernels.emit.source import KernelSource, Provenance, emit
 from fusion_kernels.library import FusedOperator
 from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
+from planner.fusion.direct import with_direct_launches
 from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
 from planner.fusion.regions import RegionPlan
 from planner.fusion.rewrite import replace_regions
@@ -162,7 +163,7 @@ def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) 
     merge_biases(graph)
     reuse_inputs(graph)
     place.module.recompile()
-    return place
+    return replace(place, module=with_direct_launches(place.module))
 
 
 def _place(candidate: Candidate, with_linears: bool) -> list[fx.Node]:

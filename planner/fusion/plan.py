@@ -109,7 +109,7 @@ def make_plan(
     judged: dict[Any, Judged] = {}
     fusions: list[Fusion] = []
     for ways in places:
-        key = tuple((way.source.file_name, spent_input(way.lowered)) for way in ways)
+        key = tuple(_kernel_key(way, torch_device) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
                 judged[key] = _judge(ways, torch_device, kernels, seed)
@@ -121,6 +121,12 @@ def make_plan(
     ]
     rows = {row: None for item in judged.values() for row in item.numerics}
     return FusionPlan(tuple(fusions), (*rejected, *dropped), tuple(rows))
+
+
+def _kernel_key(way: Candidate, device: str) -> tuple[str, int | None]:
+    """The kernel, and the input it writes over, which it may on CPU alone."""
+    spent = spent_input(way.lowered) if device.startswith("cpu") else None
+    return way.source.file_name, spent
 
 
 def _fusion(

@@ -14,6 +14,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, Output
 from torch.utils import _pytree as pytree
 
 from planner.fusion.call import CallForm, same_constant
+from planner.fusion.direct import with_direct_launches
 
 _PLAIN = (Tensor, nn.Parameter)
 _OTHER_CALL = "the call has other arguments than the captured one"
@@ -56,7 +57,7 @@ class BoundProgram:
     """The fused graph with its weights' places, its guards, and the structure of its outputs."""
 
     def __init__(self, twin: nn.Module, program: ExportedProgram) -> None:
-        self._module = program.graph_module
+        self._module = with_direct_launches(program.graph_module)
         self._signature = program.graph_signature
         _require_order(self._signature)
         of_kind = InputKind.CONSTANT_TENSOR

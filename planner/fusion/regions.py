@@ -154,8 +154,8 @@ class _Growth:
     def _all_convex(self, groups: set[int]) -> bool:
         """Whether no path leaves `groups` and comes back."""
         left = {after for group in groups for after in self._quotient.successors(group)} - groups
-        reached = nx.multi_source_dijkstra_path_length(self._quotient, left) if left else {}
-        return groups.isdisjoint(reached)
+        layers = nx.bfs_layers(self._quotient, left)
+        return all(groups.isdisjoint(layer) for layer in layers)
 
     def _contract(self, absorbed: int, into: int) -> None:
         for before in list(self._quotient.predecessors(absorbed)):

@@ -47,7 +47,7 @@ def count_operators(program: ExportedProgram) -> int:
 
 def _name_outputs(program: ExportedProgram) -> None:
     """Let the signature name the nodes that the outputs are now, as torch's verifier asks for."""
-    returned = next(reversed(program.graph.nodes)).args[0]
+    returned = next(iter(reversed(program.graph.nodes))).args[0]
     for spec, node in zip(program.graph_signature.output_specs, returned, strict=True):
         if isinstance(node, fx.Node):
             spec.arg = replace(spec.arg, name=node.name)

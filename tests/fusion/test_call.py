@@ -13,6 +13,21 @@ def forward(a: Any, b: Any, *, left: Any, right: Any, flag: Any = False, mask: A
     """A forward's signature."""
 
 
+def _with_extras(x: Any, extras: Any, scale: Any = 1) -> None:
+    """Containers."""
+
+
+def _variadic(*tensors: Any, **named: Any) -> None:
+    """As many as there are."""
+
+
+MARKER = object()
+
+
+def _with_defaults(x: Any, mode: Any = "a", other: Any = MARKER) -> None:
+    """A plain default, and an object."""
+
+
 CAPTURED = CallForm(forward, (1, 2), {"right": 4, "left": 3, "mask": None})
 
 
@@ -57,23 +72,22 @@ def test_a_container_where_a_leaf_was_is_handed_on_for_the_guard_to_refuse() -> 
 
 
 def test_containers_are_flattened_in_order() -> None:
-    form = CallForm(lambda x, extras, scale=1: None, ("x",), {"extras": ["a", ("b", None)]})
+    form = CallForm(_with_extras, ("x",), {"extras": ["a", ("b", None)]})
     assert form.leaves(("x",), {"extras": ["a", ("b", None)]}) == ["x", "a", "b", None]
     assert form.leaves(("y", ["c", ("d", "e")]), {}) == ["y", "c", "d", "e"]
     assert form.leaves(("x",), {"extras": ["a"]}) is None
 
 
 def test_variadic_arguments() -> None:
-    form = CallForm(lambda *tensors, **named: None, (1, 2), {"z": 3, "y": 4})
+    form = CallForm(_variadic, (1, 2), {"z": 3, "y": 4})
     assert form.leaves((5, 6), {"y": 8, "z": 7}) == [5, 6, 7, 8]
     assert form.leaves((5, 6, 7), {"y": 8, "z": 7}) is None
     assert form.leaves((5, 6), {"y": 8, "z": 7, "x": 9}) is None
 
 
 def test_a_default_that_was_left_out_may_be_written_out() -> None:
-    marker = object()
-    form = CallForm(lambda x, mode="a", other=marker: None, (1,), {})
-    assert form.leaves((1,), {"mode": "a", "other": marker}) == [1]
+    form = CallForm(_with_defaults, (1,), {})
+    assert form.leaves((1,), {"mode": "a", "other": MARKER}) == [1]
     assert form.leaves((1,), {"other": object()}) is None
 
 

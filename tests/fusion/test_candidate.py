@@ -60,7 +60,7 @@ def test_a_linears_bias_can_be_added_in_either_place() -> None:
 
 
 def test_without_a_linear_there_is_one_way() -> None:
-    ((only,),) = _places(lambda m, x, r: layer_norm(x + r, [8]), X, R)
+    ((only,),) = _places(lambda _m, x, r: layer_norm(x + r, [8]), X, R)
     assert only.way == "fused"
 
 
@@ -98,7 +98,7 @@ def test_both_ways_compute_what_eager_does(fuse_all: Any, way: int) -> None:
 
 
 def test_traffic_counts_each_tensor_once_and_the_saving_follows() -> None:
-    ((only,),) = _places(lambda m, x, r: layer_norm(x + r, [8]), X, R)
+    ((only,),) = _places(lambda _m, x, r: layer_norm(x + r, [8]), X, R)
     tensor = 4 * 8 * 4
     assert only.traffic.bytes_after == 3 * tensor
     assert only.traffic.bytes_before == 5 * tensor
@@ -115,7 +115,7 @@ def test_on_cuda_a_linears_own_bias_costs_nothing_before() -> None:
 
 
 def test_without_a_known_bandwidth_nothing_is_predicted() -> None:
-    program = capture(Block(lambda m, x, r: layer_norm(x + r, [8])).eval(), (X, R)).program
+    program = capture(Block(lambda _m, x, r: layer_norm(x + r, [8])).eval(), (X, R)).program
     ((only,),), _ = find_places(program, Device("d", "", (), {}), "cpu")
     assert (only.predicted_us, only.predicted_saving_us) == (None, None)
 

@@ -75,9 +75,7 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def _plan(model: nn.Module, x: Tensor, folder: Path, most: int | None = None) -> FusionPlan:
     program = capture(model.eval(), (x,)).program
     run_passes(program, (("split", split_linear_bias),))
-    return make_plan(
-        program, DEVICE, "cpu", folder, max_fusions=most, seed=0, progress=SILENT
-    )
+    return make_plan(program, DEVICE, "cpu", folder, max_fusions=most, seed=0, progress=SILENT)
 
 
 @pytest.fixture

@@ -13,31 +13,45 @@ from torch.nn.functional import gelu, layer_norm, relu
 from fusion_kernels.lowering import POINTWISE
 
 ROWS, COLS = 4, 8
-Step = Callable[[random.Random, list[Any], list[Any], Any], Any]
 
 
-def _full(source: random.Random, values: list[Any]) -> Any:
-    return source.choice(values)
+class Pool:
+    """What a random step may read: the last full tensors, vectors, and one matrix."""
+
+    def __init__(self, seed: int, full: list[Any], vectors: list[Any], weight: Any) -> None:
+        self.source = random.Random(seed)
+        self.all, self.vectors, self.weight = full, vectors, weight
+
+    def full(self) -> Any:
+        return self.source.choice(self.all[-7:])
+
+    def vector(self) -> Any:
+        return self.source.choice(self.vectors)
+
+    def step(self) -> None:
+        self.all.append(self.source.choice(STEPS)(self))
+        if self.source.random() < 0.2:
+            self.vectors.append(self.vector() * 0.5)
 
 
-STEPS: tuple[Step, ...] = (
-    lambda s, full, small, w: _full(s, full) + _full(s, full),
-    lambda s, full, small, w: _full(s, full) * torch.sigmoid(_full(s, full)),
-    lambda s, full, small, w: _full(s, full) - s.choice(small),
-    lambda s, full, small, w: torch.maximum(_full(s, full), _full(s, full)),
-    lambda s, full, small, w: gelu(_full(s, full), approximate=s.choice(("none", "tanh"))),
-    lambda s, full, small, w: gelu(_full(s, full) + s.choice(small[:2])) + _full(s, full),
-    lambda s, full, small, w: layer_norm(_full(s, full) + _full(s, full), [COLS], *small[:2]),
-    lambda s, full, small, w: relu(_full(s, full)),
-    lambda s, full, small, w: torch.where(_full(s, full) > 0.1, _full(s, full), 0.5),
-    lambda s, full, small, w: _full(s, full).tanh(),
-    lambda s, full, small, w: _full(s, full).sin() * 1.5 + 0.25,
+STEPS: tuple[Callable[[Pool], Any], ...] = (
+    lambda p: p.full() + p.full(),
+    lambda p: p.full() * torch.sigmoid(p.full()),
+    lambda p: p.full() - p.vector(),
+    lambda p: torch.maximum(p.full(), p.full()),
+    lambda p: gelu(p.full(), approximate=p.source.choice(("none", "tanh"))),
+    lambda p: gelu(p.full() + p.vector()) + p.full(),
+    lambda p: layer_norm(p.full() + p.full(), [COLS], *p.vectors[:2]),
+    lambda p: relu(p.full()),
+    lambda p: torch.where(p.full() > 0.1, p.full(), 0.5),
+    lambda p: p.full().tanh(),
+    lambda p: p.full().sin() * 1.5 + 0.25,
     # barriers: a region may not hold these, and paths through them make cycles possible
-    lambda s, full, small, w: _full(s, full).view(COLS, ROWS).tanh().reshape(ROWS, COLS),
-    lambda s, full, small, w: _full(s, full) @ w,
-    lambda s, full, small, w: _full(s, full) + _full(s, full).mean(-1, keepdim=True),
-    lambda s, full, small, w: _full(s, full) + _full(s, full).amax(0),
-    lambda s, full, small, w: _full(s, full).softmax(-1),
+    lambda p: p.full().view(COLS, ROWS).tanh().reshape(ROWS, COLS),
+    lambda p: p.full() @ p.weight,
+    lambda p: p.full() + p.full().mean(-1, keepdim=True),
+    lambda p: p.full() + p.full().amax(0),
+    lambda p: p.full().softmax(-1),
 )
 
 
@@ -45,13 +59,10 @@ def _program(seed: int) -> Callable[..., Any]:
     """A function of five tensors made of 18 random steps; it returns some of what it made."""
 
     def run(x: Any, y: Any, vector: Any, shift: Any, weight: Any) -> Any:
-        source = random.Random(seed)
-        full, small = [x, y], [vector, shift]
+        pool = Pool(seed, [x, y], [vector, shift], weight)
         for _ in range(18):
-            full.append(source.choice(STEPS)(source, full[-7:], small, weight))
-            if source.random() < 0.2:
-                small.append(source.choice(small[:2]) * 0.5)
-        return (full[-1], *source.sample(full[2:-1], 3))
+            pool.step()
+        return (pool.all[-1], *pool.source.sample(pool.all[2:-1], 3))
 
     return run
 

@@ -55,9 +55,7 @@ def test_regions_that_feed_each_other(grow: Any, rewritten: Any) -> None:
     torch.testing.assert_close(module(X, R, W), form(X, R, W))
 
 
-def test_the_order_in_which_regions_are_replaced_does_not_matter(
-    grow: Any, rewritten: Any
-) -> None:
+def test_the_order_in_which_regions_are_replaced_does_not_matter(grow: Any, rewritten: Any) -> None:
     def form(x: Any, r: Any, w: Any) -> Any:
         h = (x + r).tanh()
         g = (h @ w).sigmoid() * h

@@ -118,9 +118,9 @@ NEAR_MISSES = [
         "alpha is 0.5, the rule needs 1",
         "add",
     ),
-    (lambda x, r: gelu(x) + 1.0, "gelu_residual", "residual is the number 1.0", "add"),
+    (lambda x, _r: gelu(x) + 1.0, "gelu_residual", "residual is the number 1.0", "add"),
     (
-        lambda x, r: gelu(x, approximate="tanh") + 1.0,
+        lambda x, _r: gelu(x, approximate="tanh") + 1.0,
         "gelu_residual",
         "gelu_tanh_residual: residual is the number 1.0",
         "add",
@@ -144,7 +144,7 @@ NEAR_MISSES = [
         "alpha is 2, the rule needs 1",
         "add",
     ),
-    (lambda x, r: layer_norm(x + 2.0, [8]), "add_layer_norm", "residual is the number 2.0", "add"),
+    (lambda x, _r: layer_norm(x + 2.0, [8]), "add_layer_norm", "residual is the number 2.0", "add"),
     (
         lambda x, r: layer_norm(x + r, [4, 8], x, r),
         "add_layer_norm",
@@ -182,9 +182,7 @@ OTHER_ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("name", OTHER_ACTIVATIONS)
-def test_other_activations_are_fused_as_what_they_are(
-    grow: Any, rewritten: Any, name: str
-) -> None:
+def test_other_activations_are_fused_as_what_they_are(grow: Any, rewritten: Any, name: str) -> None:
     """They differ from GELU by 4e-4 to 2e-2, far over what a kernel may differ by."""
     function = OTHER_ACTIVATIONS[name]
     x, r = 3 * torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), torch.randn(64, 8)
