@@ -98,10 +98,16 @@ def rejections(rows: Iterable[RejectionRow]) -> list[tuple[RejectionRow, int]]:
     return sorted(((members[0], len(members)) for members in groups), key=lambda g: -g[1])
 
 
-def not_native(coverage: BackendCoverage, ops: Iterable[OpRow]) -> list[CoverageGroup]:
-    """Rows of any level but plain native, by share of time and calls, the largest first."""
+_DIRECT = ("native", "converter")
+"""Levels with nothing to explain: the table names the operator itself."""
+
+
+def not_direct(coverage: BackendCoverage, ops: Iterable[OpRow]) -> list[CoverageGroup]:
+    """Rows whose operator the backend does not run or translate as it is, by share of time and
+    calls, the largest first.
+    """
     by_id = {op.id: op for op in ops}
-    rows = [row for row in coverage.rows if row.level != "native"]
+    rows = [row for row in coverage.rows if row.level not in _DIRECT]
     result = []
     for members in _grouped(rows, lambda row: (row.op, row.level, row.reason)):
         known = [by_id[row.op_id] for row in members if row.op_id in by_id]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.report import grouping
-from planner.report.model import NumericsRow, Report
+from planner.report.model import BackendCoverage, NumericsRow, Report
 
 
 def test_repeated_layers_are_one_group_with_the_mean_time(report: Report) -> None:
@@ -39,17 +39,31 @@ def test_rejections_count_alike_reasons(report: Report) -> None:
     assert [(row.rule, count) for row, count in groups] == [("bias_gelu", 3), ("add_rms_norm", 1)]
 
 
+def taken_apart(report: Report) -> BackendCoverage:
+    """The report's ONNX coverage with every converter replaced by a decomposition."""
+    onnx = report.coverage["onnx"]
+    rows = tuple(
+        replace(row, level="decomposed") if row.level == "converter" else row for row in onnx.rows
+    )
+    return replace(onnx, rows=rows)
+
+
 def test_rows_of_one_operator_add_up_over_shapes(report: Report) -> None:
-    groups = {g.op: g for g in grouping.not_native(report.coverage["onnx"], report.ops)}
+    groups = {g.op: g for g in grouping.not_direct(taken_apart(report), report.ops)}
     linear = groups["aten.linear.default"]
     assert linear.calls == 24
     assert linear.share == pytest.approx((1_420.0 + 1_402.0) / 8_010.0)
     assert "aten.embedding.default" not in groups
 
 
+def test_what_a_converter_takes_as_it_is_needs_no_row(report: Report) -> None:
+    groups = grouping.not_direct(report.coverage["onnx"], report.ops)
+    assert {group.level for group in groups} == {"unsupported", "unknown"}
+
+
 def test_a_share_with_an_unknown_time_is_unknown(report: Report) -> None:
     ops = [replace(report.ops[0], share=None), *report.ops[1:]]
-    groups = {g.op: g for g in grouping.not_native(report.coverage["onnx"], ops)}
+    groups = {g.op: g for g in grouping.not_direct(taken_apart(report), ops)}
     assert groups["aten.linear.default"].share is None
 
 
