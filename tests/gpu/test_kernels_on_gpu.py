@@ -10,6 +10,7 @@ from torch import nn
 
 import planner
 from fusion_kernels.library import FusedOperator, define
+from fusion_kernels.tolerances import check
 from planner.cost.devices import device_for
 from planner.fusion.candidate import Candidate
 from planner.fusion.plan import find_places, write_kernel
@@ -50,6 +51,10 @@ def kernel_of(
     return way, define(way.source, write_kernel(way.source, folder))
 
 
+def assert_within_contract(out: torch.Tensor, reference: torch.Tensor) -> None:
+    assert [result for result in check(out, reference) if not result.passed] == []
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rule", ["none", "tanh", "norm"])
@@ -67,8 +72,8 @@ def test_a_repeated_launch_gives_what_the_first_gave(tmp_path: Path) -> None:
     for seed in range(4):
         torch.manual_seed(seed)
         x, residual = torch.randn(2, 64, 256, dtype=torch.bfloat16, device="cuda")
-        expected = (nn.functional.gelu(x.double()) + residual.double()).bfloat16()
-        assert torch.equal(operator.overload(x, residual), expected)
+        expected = nn.functional.gelu(x.double()) + residual.double()
+        assert_within_contract(operator.overload(x, residual), expected)
 
 
 def test_an_unaligned_view_is_not_taken_for_an_aligned_one(tmp_path: Path) -> None:
@@ -77,7 +82,7 @@ def test_an_unaligned_view_is_not_taken_for_an_aligned_one(tmp_path: Path) -> No
     residual = torch.randn(64, 256, device="cuda")
     for x in (storage[:-1].view(64, 256), storage[1:].view(64, 256)):
         expected = nn.functional.gelu(x.double()) + residual.double()
-        torch.testing.assert_close(operator.overload(x, residual).double(), expected)
+        assert_within_contract(operator.overload(x, residual), expected)
 
 
 def test_whole_model_on_cuda(tmp_path: Path) -> None:

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import planner
 from planner.pipeline import CapturedModel
-
-transformers = pytest.importorskip("transformers")
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

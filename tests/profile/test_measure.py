@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 
 from planner.graph.op_graph import OpGraph
@@ -269,7 +270,7 @@ def test_input_that_cannot_be_copied_is_refused_with_advice() -> None:
 
 
 def test_bert_joins_all_but_idle_dropout() -> None:
-    transformers = pytest.importorskip("transformers")
+
     config = transformers.BertConfig(
         hidden_size=128,
         num_hidden_layers=2,
