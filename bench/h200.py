@@ -110,8 +110,8 @@ def _kernel(
     ((way, *_),), _ = find_places(captured.program, device_for(DEVICE), DEVICE)
     folder = out / "kernels"
     operator = define(way.source, write_kernel(way.source, folder))
-    numerics = verify_region(way.lowered, operator, DEVICE, seed=7)
     trials = () if shape == UNTUNED else tune(way, operator, folder, DEVICE, seed=3)
+    numerics = verify_region(way.lowered, operator, DEVICE, seed=7)
     weights = {key: parameter.detach() for key, parameter in module.named_parameters()}
     signature = captured.program.graph_signature.inputs_to_parameters
     size = way.traffic.bytes_after

@@ -23,7 +23,7 @@ class RepeatedLaunch:
     """Calls `launcher`, an emitted launcher whose kernel is `module.<kernel>`; repeats are cheap.
 
     Falls back to the launcher whenever a repeat would not be the same launch: another layout, an
-    unaligned pointer, an empty output, operands that had to be copied, a profiling hook.
+    unaligned pointer, an empty output, operands that had to be copied, one tensor in two places.
     """
 
     def __init__(self, launcher: Callable[..., Any], module: Any, kernel: str) -> None:
@@ -38,8 +38,10 @@ class RepeatedLaunch:
         if isinstance(recorded, Recorded) and recorded.fits(tensors):
             return recorded.repeat(tensors)
         result = self._launcher(*tensors)
-        if recorded is _UNSEEN and _aligned(tensors):
-            self._known[key] = _record(self._recorder.take(), tensors, result)
+        launch = self._recorder.take()
+        distinct = len({id(tensor) for tensor in tensors}) == len(tensors)
+        if recorded is _UNSEEN and distinct and _aligned(tensors):
+            self._known[key] = _record(launch, tensors, result)
         return result
 
     def recorded(self, *tensors: Tensor) -> Recorded | None:

@@ -18,7 +18,7 @@ import torch
 
 from fusion_kernels.cpu import CpuRegion, compile_region
 from fusion_kernels.emit.layout import Layout
-from fusion_kernels.emit.source import KernelSource
+from fusion_kernels.emit.source import KernelSource, computed
 from fusion_kernels.ir import Region
 from fusion_kernels.launch import Recorded, RepeatedLaunch
 from fusion_kernels.load import load_kernel
@@ -92,6 +92,8 @@ def define(source: KernelSource, path: Path) -> FusedOperator:
     """The operator of an emitted kernel; defined once a process, whatever asks for it again."""
     known = _DEFINED.get(source.file_name)
     if known is not None:
+        if computed(known.source.region) != computed(source.region):
+            raise RuntimeError(f"two kernels share the name {source.file_name}; please report it")
         known.use(source, path)
         return known
     name = source.file_name

@@ -52,13 +52,13 @@ def race(
     compile_peer: bool,
     budget_s: float = _BUDGET_S,
 ) -> Race:
-    """Time one forward of each, in turn. `cold_s` of a row is its first call, compilation
-    included. Forwards that write to buffers or inputs write to those given.
+    """Time one forward of each, in turn. `cold_s` is torch.compile's first call, compilation
+    included; eager and the fused module have run before, so theirs is unknown. Forwards that
+    write to buffers or inputs write to those given.
 
     A peer that fails to compile keeps a row with the reason and no figures.
     """
     runs: dict[str, Call] = {EAGER: _call(eager, args, kwargs)}
-    cold: dict[str, float] = {}
     failed: dict[str, str] = {}
     if compile_peer:
         compiled, reason = _compiled(eager, args, kwargs)
@@ -68,11 +68,10 @@ def race(
             runs[COMPILED] = compiled
     if fused is not None:
         runs[FUSED] = _call(fused, args, kwargs)
-    for name, run in runs.items():
-        cold[name] = _cold_s(run, device)
     timings = interleaved(runs, device, rounds=_ROUNDS, budget_s=budget_s)
     peaks = {name: _peak_bytes(run, device) for name, run in runs.items()}
     against = compare(timings[EAGER], timings[FUSED]) if FUSED in timings else None
+    cold = {name: run.cold_s for name, run in runs.items() if isinstance(run, _Compiled)}
     rows = [_row(name, timings, cold, peaks) for name in runs]
     rows += [
         BenchmarkRow(name, None, None, None, None, None, None, why) for name, why in failed.items()
@@ -119,17 +118,6 @@ def _compiled(
     return _Compiled(run, spent), ""
 
 
-def _cold_s(run: Call, device: str) -> float:
-    """Seconds of the first call; torch.compile's was taken when it compiled."""
-    if isinstance(run, _Compiled):
-        return run.cold_s
-    begin = now_s()
-    run()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return now_s() - begin
-
-
 def _peak_bytes(run: Call, device: str) -> int | None:
     """Peak device memory of one forward, weights included; unknown on CPU."""
     if not device.startswith("cuda"):
@@ -153,6 +141,6 @@ def _row(
         p20_us=timing.p20_us,
         p80_us=timing.p80_us,
         speedup_vs_eager=compare(timings[EAGER], timing).ratio,
-        cold_s=cold[name],
+        cold_s=cold.get(name),
         peak_bytes=peaks[name],
     )

@@ -263,7 +263,19 @@ def _device_of(module: nn.Module, args: Any, kwargs: Any, device: str | None) ->
             f"The model lies on {actual}, not on {device}. Move the model and its inputs there "
             f"first: model.to('{device}')."
         )
+    _require_current(torch.device(actual))
     return actual
+
+
+def _require_current(device: torch.device) -> None:
+    """Kernels start on the current CUDA device; another one would not hold the model's tensors."""
+    if device.type != "cuda" or device.index in (None, torch.cuda.current_device()):
+        return
+    current = f"cuda:{torch.cuda.current_device()}"
+    raise WrongDevice(
+        f"The model lies on {device}, but the current device is {current}. "
+        f"Plan and run it under `with torch.cuda.device({device.index}):`."
+    )
 
 
 def _is_on(actual: torch.device, wanted: torch.device) -> bool:

@@ -77,8 +77,7 @@ def test_a_real_race_runs_everything_equally_often_without_grad() -> None:
         assert row.p20_us is not None
         assert row.p80_us is not None
         assert 0 < row.p20_us <= row.median_us <= row.p80_us
-        assert row.cold_s is not None
-        assert row.cold_s > 0
+        assert row.cold_s is None  # both have run before
         assert row.peak_bytes is None  # unknown on CPU, and not 0
 
 

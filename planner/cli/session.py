@@ -49,6 +49,7 @@ def session(args: argparse.Namespace, *, run_model: bool = True) -> Iterator[Ses
             from planner.sources.trial import run_once
 
             subject = load_subject(args.model, options.source_options(args))
+            _make_current(args.device)
         for note in subject.notes:
             progress.note(note)
         if run_model:
@@ -57,6 +58,14 @@ def session(args: argparse.Namespace, *, run_model: bool = True) -> Iterator[Ses
         if args.out is not None:
             run_dir.prepare(args.out, args.force)
         yield Session(subject, progress)
+
+
+def _make_current(device: str | None) -> None:
+    """Kernels start on the current CUDA device; `--device cuda:1` makes that one current."""
+    if device is not None and device.startswith("cuda:"):
+        import torch
+
+        torch.cuda.set_device(device)
 
 
 def deliver(report: Report, args: argparse.Namespace) -> None:

@@ -107,12 +107,13 @@ def make_plan(
     """
     places, rejected = find_places(program, device, torch_device)
     judged: dict[Any, Judged] = {}
+    verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]] = {}
     fusions: list[Fusion] = []
     for ways in places:
-        key = tuple(_kernel_key(way, torch_device) for way in ways)
+        key = tuple((_kernel_key(way, torch_device), _linears_key(way)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
-                judged[key] = _judge(ways, torch_device, kernels, seed)
+                judged[key] = _judge(ways, torch_device, kernels, seed, verified)
         fusions.append(_fusion(ways, judged[key], fusions, max_fusions))
     dropped = [
         Mismatch(f.candidate.plan.rule, f.judged.stage, f.reason, f.candidate.nodes[-1])
@@ -129,6 +130,12 @@ def _kernel_key(way: Candidate, device: str) -> tuple[str, int | None]:
     return way.source.file_name, spent
 
 
+def _linears_key(way: Candidate) -> tuple[Any, ...]:
+    """The products that are timed with the kernel: their shapes and dtypes."""
+    values = [node.meta["val"] for linear in way.linears for node in linear.all_input_nodes]
+    return tuple((tuple(value.shape), value.dtype) for value in values)
+
+
 def _fusion(
     ways: Sequence[Candidate], judged: Judged, earlier: Sequence[Fusion], most: int | None
 ) -> Fusion:
@@ -138,22 +145,33 @@ def _fusion(
     return Fusion(ways[judged.chosen], judged.operators[judged.chosen], judged, kept, reason)
 
 
-def _judge(ways: Sequence[Candidate], device: str, kernels: Path, seed: int) -> Judged:
-    operators = tuple(define(way.source, write_kernel(way.source, kernels)) for way in ways)
-    numerics = [
-        verify_region(way.lowered, operator, device, seed)
-        for way, operator in zip(ways, operators, strict=True)
-    ]
+def _judge(
+    ways: Sequence[Candidate],
+    device: str,
+    kernels: Path,
+    seed: int,
+    verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]],
+) -> Judged:
+    """Verify, tune and race one place. `verified` holds the kernels seen at another
+    place.
+    """
+    operators: list[FusedOperator] = []
+    numerics: list[tuple[NumericsRow, ...]] = []
+    trials: tuple[Trial, ...] = ()
+    for way in ways:
+        key = _kernel_key(way, device)
+        if key not in verified:
+            found, verified[key] = _verified(way, device, kernels, seed)
+            trials += found
+        operator, rows_of_it = verified[key]
+        operators.append(operator)
+        numerics.append(rows_of_it)
     rows = tuple(row for found in numerics for row in found)
     right = [index for index, found in enumerate(numerics) if all(row.passed for row in found)]
     if not right:
         failed = next(row for row in rows if not row.passed)
         reason = f"numerics: {failed.measure} is over its limit ({failed.case})"
-        return Judged(0, operators, rows, None, None, (), False, "numerics", reason)
-    trials: tuple[Trial, ...] = ()
-    if device.startswith("cuda"):
-        for index in right:
-            trials += tune(ways[index], operators[index], kernels, device, seed)
+        return Judged(0, tuple(operators), rows, None, None, (), False, "numerics", reason)
     best, contest = _best_way(ways, operators, right, device, seed)
     # The linear takes part only where its bias moves: beside it a fused norm is lost in the noise.
     moves_bias = bool(ways[best].linears) and not ways[best].biases
@@ -161,7 +179,7 @@ def _judge(ways: Sequence[Candidate], device: str, kernels: Path, seed: int) -> 
     kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
     return Judged(
         best,
-        operators,
+        tuple(operators),
         rows,
         timings[_BEFORE],
         timings[ways[best].way],
@@ -170,6 +188,24 @@ def _judge(ways: Sequence[Candidate], device: str, kernels: Path, seed: int) -> 
         "speed",
         reason,
     )
+
+
+def _verified(
+    way: Candidate, device: str, kernels: Path, seed: int
+) -> tuple[tuple[Trial, ...], tuple[FusedOperator, tuple[NumericsRow, ...]]]:
+    """Define the kernel, verify it, tune it on CUDA, and verify what runs from then on. A tuned
+    text that fails gives way to the default one.
+    """
+    operator = define(way.source, write_kernel(way.source, kernels))
+    rows = verify_region(way.lowered, operator, device, seed)
+    if not device.startswith("cuda") or not all(row.passed for row in rows):
+        return (), (operator, rows)
+    trials = tune(way, operator, kernels, device, seed)
+    tuned = verify_region(way.lowered, operator, device, seed)
+    if all(row.passed for row in tuned):
+        return trials, (operator, tuned)
+    operator.use(way.source, write_kernel(way.source, kernels))
+    return trials, (operator, rows)
 
 
 def _best_way(

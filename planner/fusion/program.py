@@ -146,8 +146,11 @@ class BoundProgram:
     def _refused_state(self) -> str:
         """What has changed around the call since the capture. Runs at every call: about 10 us for
         a hundred weights."""
-        if torch.is_autocast_enabled(self._device_type):
+        device = self._device
+        if torch.is_autocast_enabled(device.type):
             return "autocast is on, the program was captured without"
+        if device.type == "cuda" and torch.cuda.current_device() != device.index:
+            return f"the current CUDA device is not {device}, where the model lies"
         if not all(modules.get(key) is child for modules, key, child in self._tree):
             return "a submodule has been replaced"
         if not all(one.get() is other.get() for one, other in self._ties):
@@ -171,9 +174,9 @@ class BoundProgram:
         return not weights or weights[0].device == self._weight_metas[0].device
 
     @property
-    def _device_type(self) -> str:
+    def _device(self) -> torch.device:
         metas = (*self._weight_metas[:1], *(m for m in self._expected if isinstance(m, _Meta)))
-        return metas[0].device.type if metas else "cpu"
+        return metas[0].device if metas else torch.device("cpu")
 
     def _kept_apart(self, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """The user's outputs, once the mutations are written. No value may share memory with what

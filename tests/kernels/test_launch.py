@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -110,3 +111,19 @@ def test_an_empty_output_launches_nothing(module: SimpleNamespace) -> None:
     for _ in range(2):
         assert run(torch.ones(0, 8), torch.ones(0, 8)).shape == (0, 8)
     assert module.kernel.slow == 0
+
+
+def test_one_tensor_in_two_places_is_not_taken_for_two(module: SimpleNamespace) -> None:
+    run = repeated(module)
+    x, y = torch.ones(4, 8), torch.full((4, 8), 3.0)
+    assert torch.equal(run(x, x), x + x)
+    assert torch.equal(run(x, y), x + y)
+    assert torch.equal(run(y, x), x + y)
+
+
+def test_nothing_of_a_call_is_kept_alive(module: SimpleNamespace) -> None:
+    run = repeated(module)
+    for _ in range(2):
+        x = torch.ones(8, 4).t()
+        gone = weakref.ref(run(x, torch.ones(4, 8)))
+        assert gone() is None
