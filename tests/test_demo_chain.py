@@ -17,6 +17,8 @@ import torch
 from torch import nn
 
 import planner
+from fusion_kernels.compile import compile_ahead
+from fusion_kernels.load import load_kernel
 from planner.facts import facts_folder
 from planner.fusion.module import FusedModule
 from planner.graph.op_graph import OpNode
@@ -160,3 +162,21 @@ def test_the_fused_encoder_is_called_like_the_encoder(demo: Demo) -> None:
     assert list(out) == list(expected)
     assert demo.fused.fallbacks == 0
     assert list(demo.fused.state_dict()) == list(demo.encoder.state_dict())
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_every_emitted_kernel_compiles_for_gpus_without_spills(
+    demo: Demo, architecture: int
+) -> None:
+    operators = {o.name: o for f in demo.fused.plan.fusions for o in f.judged.operators}
+    assert len(operators) >= 5
+    for name, operator in operators.items():
+        source = operator.source
+        kernel = load_kernel(operator.path, source.name).kernels[f"{source.name}_kernel"]
+        used = compile_ahead(
+            kernel,
+            {**source.parameters, **source.constexprs},
+            target=("cuda", architecture),
+            num_warps=source.config.num_warps,
+        )
+        assert used.local_bytes == 0, name

@@ -13,17 +13,6 @@ from fusion_kernels.emit.source import Provenance, emit
 from fusion_kernels.load import load_kernel
 
 AMPERE, HOPPER = ("cuda", 80), ("cuda", 90)
-# One of each template and dtype: rows, tiles with a polynomial, strides, permutation, integers.
-QUICK = [
-    ("bias_add_layer_norm_bf16", HOPPER),
-    ("add_layer_norm_f32", AMPERE),
-    ("bias_gelu_residual_bf16", AMPERE),
-    ("gelu_tanh_residual_f32", HOPPER),
-    ("masked_scores_f32", HOPPER),
-    ("affine_relu_f32", HOPPER),
-    ("gated_bf16", AMPERE),
-    ("counted_i64", HOPPER),
-]
 
 
 def compiled(region, config, target):
@@ -41,9 +30,9 @@ def as_float16(region):
     return replace(region, inputs=inputs, outputs=outputs)
 
 
-@pytest.mark.parametrize(("label", "target"), QUICK, ids=str)
-def test_the_default_configuration_compiles_without_spills(label, target, golden_kernels):
-    used = compiled(golden_kernels[label].traced.region, None, target)
+@pytest.mark.parametrize("target", [AMPERE, HOPPER], ids=str)
+def test_the_default_configuration_compiles_without_spills(golden, target, golden_kernels):
+    used = compiled(golden_kernels[golden].traced.region, None, target)
     assert used.local_bytes == 0
     assert used.target == f"sm_{target[1]}"
 
