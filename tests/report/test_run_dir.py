@@ -20,6 +20,7 @@ def test_a_new_folder_is_made_with_its_parents(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     prepare(tmp_path, force=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
