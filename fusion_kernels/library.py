@@ -116,6 +116,11 @@ def operator_of(overload: Any) -> FusedOperator | None:
     return _DEFINED.get(name.name.removeprefix(f"{NAMESPACE}::")) if name is not None else None
 
 
+def is_kernel(target: Any) -> bool:
+    """Whether a graph's target is a fused operator, one that overwrites an input included."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == NAMESPACE
+
+
 def _define_reusing(operator: FusedOperator, index: int) -> Any:
     region = operator.source.region
     name = f"{operator.name}_into_{region.inputs[index].name}"

@@ -1,4 +1,5 @@
-"""The end-to-end race: eager, torch.compile and the fused module, interleaved in one process."""
+"""The end-to-end race: eager, torch.compile, the captured program without kernels ("normalized")
+and with them ("fused"), interleaved in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from planner.timing import Comparison, Timing, compare, interleaved, now_s
 
 Call = Callable[[], object]
 
-EAGER, COMPILED, FUSED = "eager", "compile_default", "fused"
+EAGER, COMPILED, NORMALIZED, FUSED = "eager", "compile_default", "normalized", "fused"
 
 _ROUNDS = 200
 _BUDGET_S = 30.0
@@ -23,12 +24,13 @@ _BUDGET_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The race's figures, and how the fused module stands against eager (None when it did not
-    run).
+    """The race's figures, how each of ours stands against eager, and how the fused module stands
+    against the normalized one (None where one of the two did not run).
     """
 
     benchmark: Benchmark
-    against_eager: Comparison | None
+    against_eager: Mapping[str, Comparison]
+    kernels: Comparison | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class _Compiled:
 
 def race(
     eager: nn.Module,
-    fused: nn.Module | None,
+    ours: Mapping[str, nn.Module],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     device: str,
@@ -53,8 +55,8 @@ def race(
     budget_s: float = _BUDGET_S,
 ) -> Race:
     """Time one forward of each, in turn. `cold_s` is torch.compile's first call, compilation
-    included; eager and the fused module have run before, so theirs is unknown. Forwards that
-    write to buffers or inputs write to those given.
+    included; eager and `ours` (by the names above) have run before, so theirs is unknown.
+    Forwards that write to buffers or inputs write to those given.
 
     A peer that fails to compile keeps a row with the reason and no figures.
     """
@@ -66,19 +68,21 @@ def race(
             failed[COMPILED] = reason
         else:
             runs[COMPILED] = compiled
-    if fused is not None:
-        runs[FUSED] = _call(fused, args, kwargs)
+    runs |= {name: _call(module, args, kwargs) for name, module in ours.items()}
     timings = interleaved(runs, device, rounds=_ROUNDS, budget_s=budget_s)
     peaks = {name: _peak_bytes(run, device) for name, run in runs.items()}
-    against = compare(timings[EAGER], timings[FUSED]) if FUSED in timings else None
+    against = {name: compare(timings[EAGER], timings[name]) for name in ours}
     cold = {name: run.cold_s for name, run in runs.items() if isinstance(run, _Compiled)}
     rows = [_row(name, timings, cold, peaks) for name in runs]
     rows += [
         BenchmarkRow(name, None, None, None, None, None, None, why) for name, why in failed.items()
     ]
     rounds = len(timings[EAGER].samples_us)
-    low, high = (against.low, against.high) if against else (None, None)
-    return Race(Benchmark(tuple(rows), rounds, low, high), against)
+    fused = against.get(FUSED)
+    low, high = (fused.low, fused.high) if fused else (None, None)
+    both = NORMALIZED in ours and FUSED in ours
+    kernels = compare(timings[NORMALIZED], timings[FUSED]) if both else None
+    return Race(Benchmark(tuple(rows), rounds, low, high), against, kernels)
 
 
 def _call(module: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:

@@ -5,7 +5,6 @@ Each stage is a function elsewhere; this is the only file that knows what follow
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from planner.bench import Race, race
+from fusion_kernels.rule import Stage
+from planner.bench import FUSED, NORMALIZED, Race, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
 from planner.errors import FuseplanError
@@ -26,9 +26,11 @@ from planner.fusion.module import FusedModule
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rewrite import replace_regions
 from planner.graph.export import capture as export
+from planner.graph.export import second_program
 from planner.graph.op_graph import OpGraph, OpKey
 from planner.graph.twin import twin_of
 from planner.graph.view import op_graph
+from planner.outcome import failure, outcomes
 from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
 from planner.passes.reuse_buffers import reuse_buffers
@@ -161,19 +163,19 @@ def fuse(
 ) -> FusedModule:
     """The model with its fusable chains replaced by generated kernels, if that wins.
 
-    Every kernel and the whole are held against float64; regions measured slower are dropped; when
-    the whole does not beat eager, the module that comes back runs the original, and
-    `report.outcome` says so. Kernels and graphs are written to `out` (default: a temporary
-    folder). Raises as `audit`.
+    Every kernel and the whole are held against float64; regions measured slower are dropped. When
+    the captured program is faster without kernels, the module that comes back runs that one; when
+    neither beats eager, the original. `report.outcome` says which. Kernels and graphs are written
+    to `out` (default: a temporary folder). Raises as `audit`.
     """
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
-    reference = copy.deepcopy(work.captured.program.graph_module)
+    program = second_program(work.captured.program)
     kernels = (out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     with progress.stage("plan the fusions"):
-        passes = _fusion_passes(work, ("split_linear_bias", split_linear_bias))
+        passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
         plan = make_plan(
-            work.captured.program,
+            program,
             work.device,
             work.torch_device,
             kernels,
@@ -183,19 +185,31 @@ def fuse(
         )
         passes += _fusion_passes(
             work,
+            program,
             ("fuse", _rewriter(plan)),
             ("merge_linear_bias", merge_linear_bias),
             ("reuse_buffers", reuse_buffers),
         )
-    fused = _fused(work) if plan.chosen else None
-    refusal = fused.refusal(work.args, work.kwargs) if fused else ""
+    programs = {NORMALIZED: work.captured.program} | ({FUSED: program} if plan.chosen else {})
+    modules = {name: _bound(work, program) for name, program in programs.items()}
+    refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
+    runnable = {} if refusal else modules
     numerics: tuple[NumericsRow, ...] = ()
-    if fused and not refusal:
+    if FUSED in runnable:
         with progress.stage("verify the whole model"):
-            numerics = _verify(work, fused, reference, seed)
+            numerics = _verify(work, runnable[FUSED], work.name, seed)
     with progress.stage("race eager, torch.compile and the fused model"):
-        raced = _race(work, None if refusal else fused, compile_peer=compile_peer)
-    outcome = _outcome(plan, refusal, numerics, raced)
+        raced = _race(work, runnable, compile_peer=compile_peer)
+    if refusal:
+        said = f"the captured program does not take its own example: {refusal}"
+        outcome = Outcome("original", said)
+    else:
+        found = outcomes(plan, numerics, raced)
+        outcome, rows = _checked(work, modules[NORMALIZED], seed, progress, found)
+        numerics += rows
+    if outcome.result != FUSED:
+        stage: Stage = "numerics" if failure(numerics) else "speed"
+        plan = plan.withdrawn(stage, outcome.reason)
     report = report_of(
         replace(work, passes=(*work.passes, *passes)),
         coverage=coverage,
@@ -205,7 +219,7 @@ def fuse(
         outcome=outcome,
     )
     # Fresh: what ran for the figures above has counted in its buffers.
-    returned = _fused(work) if outcome.result == "fused" else FusedModule(_twin(work), None)
+    returned = _bound(work, programs.get(outcome.result))
     returned.report, returned.plan = report, plan
     return returned
 
@@ -300,10 +314,12 @@ def _nothing(_: ExportedProgram) -> tuple[str, ...]:
     return ()
 
 
-def _fusion_passes(work: Work, *passes: tuple[str, Pass]) -> tuple[PassRecord, ...]:
+def _fusion_passes(
+    work: Work, program: ExportedProgram, *passes: tuple[str, Pass]
+) -> tuple[PassRecord, ...]:
     graphs = work.out / "graphs" if work.out else None
     already = {"split_linear_bias": 0, "fuse": 1}[passes[0][0]]
-    return run_passes(work.captured.program, passes, graphs, len(work.passes) + already)
+    return run_passes(program, passes, graphs, len(work.passes) + already)
 
 
 def _rewriter(plan: FusionPlan) -> Pass:
@@ -322,48 +338,47 @@ def _twin(work: Work) -> nn.Module:
     return twin_of(work.module)
 
 
-def _fused(work: Work) -> FusedModule:
-    return FusedModule(_twin(work), work.captured.program)
+def _bound(work: Work, program: ExportedProgram | None) -> FusedModule:
+    return FusedModule(_twin(work), program)
 
 
-def _verify(
-    work: Work, fused: FusedModule, reference: fx.GraphModule, seed: int
-) -> tuple[NumericsRow, ...]:
+def _checked(
+    work: Work,
+    normalized: FusedModule,
+    seed: int,
+    progress: Progress,
+    found: Sequence[Outcome],
+) -> tuple[Outcome, tuple[NumericsRow, ...]]:
+    """The first outcome that stands, and the checks of the program without kernels, which is
+    verified when it is about to be returned. The last outcome, the original, needs none.
+    """
+    rows: tuple[NumericsRow, ...] = ()
+    for outcome in found:
+        if outcome.result != NORMALIZED:
+            return outcome, rows
+        with progress.stage("verify the model without kernels"):
+            rows = _verify(work, normalized, f"{work.name} without kernels", seed)
+        if not failure(rows):
+            return outcome, rows
+    raise AssertionError("the original is always among the outcomes")
+
+
+def _verify(work: Work, module: FusedModule, subject: str, seed: int) -> tuple[NumericsRow, ...]:
     return verify_whole(
-        fused,
+        module,
         _twin(work),
         work.captured.program,
-        reference,
         work.args,
         work.kwargs,
-        work.name,
+        subject,
         work.torch_device,
         seed,
     )
 
 
-def _race(work: Work, fused: FusedModule | None, *, compile_peer: bool) -> Race:
+def _race(work: Work, ours: Mapping[str, FusedModule], *, compile_peer: bool) -> Race:
     """On a twin and copies of the inputs: hundreds of forwards may not count in the user's."""
     args, kwargs = fresh_inputs(work.args, work.kwargs)
     eager = _twin(work)
     with restored(eager, work.torch_device):
-        return race(eager, fused, args, kwargs, work.torch_device, compile_peer=compile_peer)
-
-
-def _outcome(
-    plan: FusionPlan, refusal: str, numerics: Sequence[NumericsRow], raced: Race
-) -> Outcome:
-    kept = f"{len(plan.chosen)} of {len(plan.fusions)} fusions kept"
-    if not plan.chosen:
-        return Outcome("original", f"nothing was fused: {kept}")
-    if refusal:
-        return Outcome("original", f"the fused model does not take its own example: {refusal}")
-    failed = [row for row in numerics if not row.passed]
-    if failed:
-        return Outcome("original", f"the fused model fails a numerics check: {failed[0].measure}")
-    against = raced.against_eager
-    assert against is not None
-    interval = f"{against.ratio:.3f}x eager, 95 % interval {against.low:.3f}-{against.high:.3f}"
-    if against.verdict == "wins":
-        return Outcome("fused", f"the fused model wins: {interval}; {kept}")
-    return Outcome("original", f"the fused model does not win ({interval}); the original is kept")
+        return race(eager, ours, args, kwargs, work.torch_device, compile_peer=compile_peer)

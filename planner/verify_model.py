@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
@@ -25,15 +25,14 @@ def verify_whole(
     fused: nn.Module,
     eager: nn.Module,
     program: ExportedProgram,
-    reference: fx.GraphModule,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     subject: str,
     device: str,
     seed: int,
 ) -> tuple[NumericsRow, ...]:
-    """The fused module, the eager one and `reference`, the captured graph before any fusion, on
-    16 draws.
+    """The fused module, the eager one and in float64 `program`, the captured one before any
+    fusion, on 16 draws.
 
     Every draw starts from the buffers and the random state that `eager` has now; both modules are
     left with them. Outputs that are no tensors are not compared.
@@ -43,7 +42,7 @@ def verify_whole(
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
 
     def exact(draw: Any) -> list[Tensor]:
-        values = run_in_float64(reference, [*lifted, *pytree.tree_leaves(draw)])
+        values = run_in_float64(program.graph_module, [*lifted, *pytree.tree_leaves(draw)])
         pairs = zip(values, kinds, strict=True)
         return _tensors([value for value, kind in pairs if kind is OutputKind.USER_OUTPUT])
 

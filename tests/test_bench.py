@@ -14,7 +14,7 @@ from planner.bench import race
 from planner.timing import Timing
 
 X = torch.randn(4, 8)
-MEDIANS = {"eager": 10.0, "compile_default": 8.0, "fused": 4.0}
+MEDIANS = {"eager": 10.0, "compile_default": 8.0, "normalized": 5.0, "fused": 4.0}
 
 
 class Counting(nn.Module):
@@ -47,7 +47,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("made_up")
 def test_rows_say_how_each_stands_to_eager() -> None:
-    raced = race(Counting(), Counting(), (X,), {}, "cpu", compile_peer=False)
+    raced = race(Counting(), {"fused": Counting()}, (X,), {}, "cpu", compile_peer=False)
     rows = {row.name: row for row in raced.benchmark.rows}
     assert list(rows) == ["eager", "fused"]
     assert rows["fused"].median_us == 4.0
@@ -55,21 +55,32 @@ def test_rows_say_how_each_stands_to_eager() -> None:
     assert rows["eager"].speedup_vs_eager == 1.0
     assert raced.benchmark.rounds == 7
     assert raced.benchmark.ratio_low == raced.benchmark.ratio_high == 2.5
-    assert raced.against_eager is not None
-    assert raced.against_eager.verdict == "wins"
+    assert raced.against_eager["fused"].verdict == "wins"
+    assert raced.kernels is None
+
+
+@pytest.mark.usefixtures("made_up")
+def test_kernels_are_held_against_the_program_without_them() -> None:
+    ours = {"normalized": Counting(), "fused": Counting()}
+    raced = race(Counting(), ours, (X,), {}, "cpu", compile_peer=False)
+    assert [row.name for row in raced.benchmark.rows] == ["eager", "normalized", "fused"]
+    assert raced.kernels is not None
+    assert raced.kernels.ratio == 1.25
+    assert raced.against_eager["normalized"].ratio == 2.0
+    assert raced.benchmark.ratio_low == 2.5
 
 
 @pytest.mark.usefixtures("made_up")
 def test_without_a_fused_module_there_is_nothing_to_compare() -> None:
-    raced = race(Counting(), None, (X,), {}, "cpu", compile_peer=False)
+    raced = race(Counting(), {}, (X,), {}, "cpu", compile_peer=False)
     assert [row.name for row in raced.benchmark.rows] == ["eager"]
-    assert raced.against_eager is None
+    assert raced.against_eager == {}
     assert raced.benchmark.ratio_low is None
 
 
 def test_a_real_race_runs_everything_equally_often_without_grad() -> None:
     eager, fused = Counting(), Counting()
-    raced = race(eager, fused, (), {"x": X}, "cpu", compile_peer=False, budget_s=0.5)
+    raced = race(eager, {"fused": fused}, (), {"x": X}, "cpu", compile_peer=False, budget_s=0.5)
     assert eager.calls == fused.calls > 5
     assert eager.grad_modes == fused.grad_modes == {False}
     for row in raced.benchmark.rows:
@@ -83,7 +94,7 @@ def test_a_real_race_runs_everything_equally_often_without_grad() -> None:
 
 def test_a_container_that_a_forward_grows_is_new_in_every_call() -> None:
     model, cache = Counting(), [X]
-    race(model, None, (X, cache), {}, "cpu", compile_peer=False, budget_s=0.1)
+    race(model, {}, (X, cache), {}, "cpu", compile_peer=False, budget_s=0.1)
     assert model.lengths == {1}
     assert len(cache) == 1
 
@@ -91,7 +102,7 @@ def test_a_container_that_a_forward_grows_is_new_in_every_call() -> None:
 @pytest.mark.usefixtures("made_up")
 def test_torch_compile_takes_part_with_its_compile_time() -> None:
     torch._dynamo.reset()
-    raced = race(nn.Linear(8, 8).eval(), None, (X,), {}, "cpu", compile_peer=True)
+    raced = race(nn.Linear(8, 8).eval(), {}, (X,), {}, "cpu", compile_peer=True)
     (row,) = [row for row in raced.benchmark.rows if row.name == "compile_default"]
     assert row.cold_s is not None
     assert row.cold_s > 0.01
@@ -110,7 +121,7 @@ def test_a_rival_that_does_not_compile_keeps_a_row_with_the_reason(
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    raced = race(Counting(), Counting(), (X,), {}, "cpu", compile_peer=True)
+    raced = race(Counting(), {"fused": Counting()}, (X,), {}, "cpu", compile_peer=True)
     (row,) = [row for row in raced.benchmark.rows if row.name == "compile_default"]
     assert row.reason == "torch.compile failed: RuntimeError: no C++ compiler"
     assert row.median_us is row.cold_s is row.speedup_vs_eager is None

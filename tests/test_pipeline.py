@@ -85,31 +85,41 @@ def _made_up(calls: Mapping[str, Callable[[], object]], *_: Any, **__: Any) -> d
     return {name: Timing((10.0 if name == "before" else 5.0,) * 9) for name in calls}
 
 
-def _race_won_by(ratio: float) -> Callable[..., Race]:
-    def race(eager: nn.Module, fused: Any, args: Any, kwargs: Any, *_: Any, **__: Any) -> Race:
+def _race_won_by(fused: float, normalized: float) -> Callable[..., Race]:
+    """A race where the two are that many times as fast as eager, give or take 0.1."""
+    ratios = {"fused": fused, "normalized": normalized}
+
+    def race(eager: nn.Module, ours: Any, args: Any, kwargs: Any, *_: Any, **__: Any) -> Race:
         with torch.no_grad():
-            for module in (eager, fused):
-                if module is not None:
-                    module(*args, **kwargs)
+            for module in (eager, *ours.values()):
+                module(*args, **kwargs)
         rows = tuple(
-            BenchmarkRow(name, 1.0, 1.0, 1.0, ratio, 0.1, None) for name in ("eager", "fused")
+            BenchmarkRow(name, 1.0, 1.0, 1.0, ratios.get(name), 0.1, None)
+            for name in ("eager", *ours)
         )
-        against = None if fused is None else Comparison(ratio, ratio - 0.1, ratio + 0.1)
-        return Race(Benchmark(rows[: 1 if fused is None else 2], 9), against)
+        against = {name: _about(ratios[name]) for name in ours}
+        kernels = _about(fused / normalized) if len(ours) == 2 else None
+        return Race(Benchmark(rows, 9), against, kernels)
 
     return race
 
 
+def _about(ratio: float) -> Comparison:
+    return Comparison(ratio, ratio - 0.1, ratio + 0.1)
+
+
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """Kernels run operation by operation, each wins its race, the whole by the given ratio (2)."""
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Kernels run operation by operation and each wins its race; the whole wins by the given ratio
+    (2), without kernels by another (1).
+    """
     for operator in library._DEFINED.values():
         operator._cpu.clear()
     monkeypatch.setattr(library, "compile_region", _eager_region)
     monkeypatch.setattr(planning, "interleaved", _made_up)
 
-    def won_by(ratio: float) -> None:
-        monkeypatch.setattr(pipeline, "race", _race_won_by(ratio))
+    def won_by(fused: float, normalized: float = 1.0) -> None:
+        monkeypatch.setattr(pipeline, "race", _race_won_by(fused, normalized))
 
     won_by(2.0)
     yield won_by
@@ -154,7 +164,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     state = copy.deepcopy(model.state_dict())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "interleaved", _made_up)
-        patch.setattr(pipeline, "race", _race_won_by(2.0))
+        patch.setattr(pipeline, "race", _race_won_by(2.0, 1.0))
         fused = planner.fuse(model, (x,), name="a block", out=out, backends=("cpu",))
     return Run(model, state, x, fused, out)
 
@@ -243,7 +253,50 @@ def test_only_a_whole_that_wins_is_used(machine: Any, ratio: float, result: str)
     assert fused.fused is (result == "fused")
     assert ("wins" in fused.report.outcome.reason) is (result == "fused")
     torch.testing.assert_close(fused(_x()), model(_x()))
-    assert all(row.kept for row in fused.report.fusions)
+    assert [row.kept for row in fused.report.fusions] == [result == "fused"] * 2
+    assert all("alone: wins" in row.reason for row in fused.report.fusions if not row.kept)
+
+
+@pytest.mark.parametrize(
+    ("fused", "normalized", "result"),
+    [
+        (1.5, 2.0, "normalized"),
+        (0.8, 1.5, "normalized"),
+        (1.5, 1.55, "fused"),
+        (1.05, 1.05, "original"),
+    ],
+)
+def test_kernels_that_slow_the_whole_down_are_left_out(
+    machine: Any, fused: float, normalized: float, result: str
+) -> None:
+    machine(fused, normalized)
+    model = _block()
+    found = _fuse(model, _x())
+    assert found.report.outcome is not None
+    assert found.report.outcome.result == result
+    assert ("fuseplan" in found.code) is found.fused is (result == "fused")
+    assert bool(found.code) is (result != "original")
+    torch.testing.assert_close(found(_x()), model(_x()))
+    assert found.fallbacks == 0
+    checked = {row.subject for row in found.report.numerics if "without kernels" in row.subject}
+    assert checked == ({"Block without kernels"} if result == "normalized" else set())
+
+
+@pytest.mark.parametrize("fused", [1.5, 0.8])
+def test_a_program_without_kernels_that_is_wrong_is_not_used(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, fused: float
+) -> None:
+    machine(fused, 2.0)
+
+    def wrong(*args: Any) -> tuple[NumericsRow, ...]:
+        right = "without kernels" not in args[5]
+        return (NumericsRow(args[5], "float32", 1.0, 0.0, 1e-5, right, "norm"),)
+
+    monkeypatch.setattr(pipeline, "verify_whole", wrong)
+    found = _fuse(_block(), _x())
+    assert found.report.outcome is not None
+    assert found.report.outcome.result == ("fused" if fused > 1 else "original")
+    assert [row.subject for row in _failed(found.report)] == ["Block without kernels"]
 
 
 @pytest.mark.usefixtures("machine")
@@ -291,13 +344,14 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
 
 @pytest.mark.usefixtures("machine")
 def test_a_model_with_nothing_to_fuse_comes_back_as_it_was() -> None:
+    """The input of a linear is called like a builtin."""
     model = nn.Linear(24, 24).eval()
     fused = _fuse(model, _x())
     assert not fused.fused
     assert fused.report.fusions == ()
     assert fused.report.outcome is not None
     assert fused.report.outcome.reason == "nothing was fused: 0 of 0 fusions kept"
-    assert [row.name for row in fused.report.benchmark.rows] == ["eager"]
+    assert [row.name for row in fused.report.benchmark.rows] == ["eager", "normalized"]
     assert torch.equal(fused(_x()), model(_x()))
 
 
@@ -501,7 +555,7 @@ def test_rank_orders_operators_by_total_time(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("machine")
 def test_bench_races_and_covers_nothing() -> None:
     report = pipeline.bench(_block(), (_x(),), compile_peer=False)
-    assert [row.name for row in report.benchmark.rows] == ["eager", "fused"]
+    assert [row.name for row in report.benchmark.rows] == ["eager", "normalized", "fused"]
     assert report.coverage == {}
     assert report.profile.kind == "unknown"
     assert report.fusions

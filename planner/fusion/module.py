@@ -58,14 +58,12 @@ class FusedModule(nn.Module):
 
     @property
     def fused(self) -> bool:
-        """Whether a fused program is there to run; if not, the original won or nothing was
-        found.
-        """
-        return self._program is not None
+        """Whether generated kernels run where the guards hold."""
+        return self._program is not None and self._program.has_kernels
 
     @property
     def code(self) -> str:
-        """The fused program as Python text; "" when there is none."""
+        """The program that runs as Python text; "" where it is the original module."""
         return "" if self._program is None else self._program.code
 
     def refusal(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

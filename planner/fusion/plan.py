@@ -5,7 +5,7 @@ rejected.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,18 @@ class FusionPlan:
     @property
     def chosen(self) -> tuple[Fusion, ...]:
         return tuple(fusion for fusion in self.fusions if fusion.kept)
+
+    def withdrawn(self, stage: Stage, reason: str) -> FusionPlan:
+        """The same plan with nothing kept, because the whole did not stand up to `stage`."""
+        fusions = tuple(
+            replace(f, kept=False, reason=f"{reason} (alone: {f.reason})") if f.kept else f
+            for f in self.fusions
+        )
+        rejected = tuple(
+            Mismatch(f.candidate.plan.rule, stage, reason, f.candidate.nodes[-1])
+            for f in self.chosen
+        )
+        return FusionPlan(fusions, (*self.rejected, *rejected), self.numerics)
 
 
 def find_places(

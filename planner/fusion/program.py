@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
+from fusion_kernels.library import is_kernel
 from planner.fusion.call import CallForm, same_constant
 from planner.fusion.direct import with_direct_launches
 
@@ -57,6 +58,7 @@ class BoundProgram:
     """The fused graph with its weights' places, its guards, and the structure of its outputs."""
 
     def __init__(self, twin: nn.Module, program: ExportedProgram) -> None:
+        self.has_kernels = any(is_kernel(node.target) for node in program.graph.nodes)
         self._module = with_direct_launches(program.graph_module)
         self._signature = program.graph_signature
         _require_order(self._signature)

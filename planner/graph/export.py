@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,25 @@ def capture(
         program = _export(twin, call, dynamic_shapes)
         _compare(program, call, expected)
     return Captured(program, module, twin, *call)
+
+
+def second_program(program: ExportedProgram) -> ExportedProgram:
+    """A program of its own graph over the same weights and constants: passes that transform it
+    leave the first as it is.
+    """
+    module = copy.deepcopy(program.graph_module)
+    for node, like in zip(module.graph.nodes, program.graph.nodes, strict=True):
+        node.name = like.name  # the copy renames a placeholder called like a builtin
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=program.state_dict,
+        range_constraints=dict(program.range_constraints),
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+    )
 
 
 def _require_values(module: nn.Module, call: _Call) -> None:

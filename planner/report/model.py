@@ -244,9 +244,11 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the caller gets: the fused module or the original, and why."""
+    """What the caller gets and why: the fused program, the captured one without kernels
+    ("normalized"), or the original module.
+    """
 
-    result: Literal["fused", "original"]
+    result: Literal["fused", "normalized", "original"]
     reason: str
 
 

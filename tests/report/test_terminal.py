@@ -88,6 +88,12 @@ def test_sections_without_content_are_left_out(report: Report) -> None:
         assert title not in text
 
 
+def test_a_program_without_kernels_is_named_as_the_outcome(report: Report) -> None:
+    text = render(replace(report, outcome=Outcome("normalized", "it wins without kernels")))
+    last = text.splitlines()[-1]
+    assert last == " The captured program without kernels is used: it wins without kernels"
+
+
 def test_the_original_is_named_as_the_outcome(report: Report) -> None:
     text = render(replace(report, outcome=Outcome("original", "no fusion was faster")))
     assert text.splitlines()[-1] == " The original module is used: no fusion was faster"

@@ -14,6 +14,11 @@ from planner.report.terminal.layout import Cell, Column, line, table, title
 MOST_FAILURES = 20
 _WIDE = 100
 _BAR = 20
+_OUTCOMES = {
+    "fused": ("The fused module is used", "bold green"),
+    "normalized": ("The captured program without kernels is used", "bold green"),
+    "original": ("The original module is used", "bold yellow"),
+}
 
 
 def numerics(report: Report, width: int) -> Iterator[RenderableType]:
@@ -75,10 +80,9 @@ def outcome(report: Report, _width: int) -> Iterator[RenderableType]:
     """What the caller gets and why."""
     if report.outcome is None:
         return
-    fused = report.outcome.result == "fused"
-    what = "The fused module is used" if fused else "The original module is used"
+    what, style = _OUTCOMES[report.outcome.result]
     yield Text("")
-    yield line((what, "bold green" if fused else "bold yellow"), f": {report.outcome.reason}")
+    yield line((what, style), f": {report.outcome.reason}")
 
 
 def _numerics_row(group: grouping.NumericsGroup, width: int) -> list[Cell]:
