@@ -2,7 +2,8 @@
 
 `standalone_compile` is private to torch; it costs a tenth of what torch.compile inside an
 operator costs a call, serves several sizes with one artifact, and needs a C++ compiler. Without
-one the region runs operation by operation, and the reason is kept.
+one the region runs operation by operation, and the reason is kept. So does a region with a cast
+where Inductor would drop it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StatelessSymbolicContext,
 )
+
+from torch.torch_version import TorchVersion
 
 from fusion_kernels.evaluate import evaluate
 from fusion_kernels.ir import Input, Region
@@ -51,6 +54,9 @@ def compile_region(region: Region, reuse: int | None = None) -> CpuRegion:
             return results
         return (tensors[reuse].copy_(results[0]),)
 
+    if _loses_casts() and any(item.op == "cast" for item in region.body):
+        reason = f"Inductor of torch {torch.__version__} drops a cast to fewer bits and back"
+        return CpuRegion(run_eager, f"not compiled ({reason}; torch 2.13 keeps it)")
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -59,6 +65,15 @@ def compile_region(region: Region, reuse: int | None = None) -> CpuRegion:
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
         return CpuRegion(run_eager, f"not compiled ({reason})")
+
+
+def _loses_casts() -> bool:
+    """Whether Inductor merges two casts into one even when told to emulate them.
+
+    Before torch 2.13 both a graph pass and the cache of generated C++ conversions do
+    (https://github.com/pytorch/pytorch/issues/185337).
+    """
+    return TorchVersion(torch.__version__) < (2, 13)
 
 
 def _compile(region: Region, run_eager: Run, reuse: int | None) -> Run:

@@ -65,7 +65,10 @@ def _example() -> ModuleType:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     out = tmp_path_factory.mktemp("demo")
     example = _example()
-    encoder, args, kwargs = example.build()
+    try:
+        encoder, args, kwargs = example.build()
+    except SystemExit as missing:
+        raise RuntimeError(str(missing)) from missing
     state = {name: value.clone() for name, value in encoder.state_dict().items()}
     fused = planner.fuse(
         encoder, args, kwargs, name="all-MiniLM-L6-v2", out=out, compile_peer=False
