@@ -22,8 +22,6 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
 )
 
-from torch.torch_version import TorchVersion
-
 from fusion_kernels.evaluate import evaluate
 from fusion_kernels.ir import Input, Region
 
@@ -73,7 +71,7 @@ def _loses_casts() -> bool:
     Before torch 2.13 both a graph pass and the cache of generated C++ conversions do
     (https://github.com/pytorch/pytorch/issues/185337).
     """
-    return TorchVersion(torch.__version__) < (2, 13)
+    return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 
 def _compile(region: Region, run_eager: Run, reuse: int | None) -> Run:
