@@ -92,12 +92,12 @@ class RunnableProgram:
 
     def _values(self, leaves: Sequence[Any]) -> Sequence[Any]:
         weights = [slot.owner[slot.key] for slot in self._slots]
-        values: Sequence[Any] = self._graph()(*weights, *self._constants, *leaves)
+        values: Sequence[Any] = self._graph(leaves)(*weights, *self._constants, *leaves)
         if self._targets or self._constants:
             values = self._kept_apart(values, leaves)
         return values
 
-    def _graph(self) -> fx.GraphModule:
+    def _graph(self, leaves: Sequence[Any]) -> fx.GraphModule:  # noqa: ARG002
         return self._module
 
     def _bind(self, twin: nn.Module) -> None:
