@@ -14,7 +14,8 @@ from planner.graph.containers import register_class
 
 
 def class_paths(*specs: pytree.TreeSpec) -> tuple[str, ...]:
-    """`module:Class` of every class in these structures that Python and torch do not bring.
+    """`module:Class` of every class in these structures that Python and torch do not bring. They
+    are known to pytree's serializer afterwards.
 
     Raises `NotSaved` for a class that another process could not import.
     """
@@ -68,4 +69,5 @@ def _path(cls: type) -> str:
             f"The model's inputs or outputs hold {cls.__qualname__} of {cls.__module__}, which "
             "another process cannot import. Define it at the top of a module that can be imported."
         )
+    register_class(cls)
     return f"{cls.__module__}:{cls.__qualname__}"
