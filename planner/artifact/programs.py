@@ -32,7 +32,7 @@ def with_weights(
     values = {w.name: _dense(tensor_at(twin, w.name), moved) for w in weights}
     state = {w.name: values[w.name] for w in weights if w.persistent}
     others = {w.name: values[w.name] for w in weights if not w.persistent}
-    return _exported(program, state, _constants(program) | others)
+    return _exported(program, state, constants_of(program) | others)
 
 
 def without_weights(
@@ -41,7 +41,7 @@ def without_weights(
     """The second program with empty tensors for what the first one holds too, and the names of
     the constants among them.
     """
-    own, theirs = _constants(unfused), _constants(main)
+    own, theirs = constants_of(unfused), constants_of(main)
     shared = tuple(name for name, value in own.items() if theirs.get(name) is value)
     state: dict[str, Tensor] = {}
     constants: dict[str, Any] = {
@@ -79,8 +79,8 @@ def _exported(
     )
 
 
-def _constants(program: ExportedProgram) -> dict[str, Any]:
-    """The constants that the graph reads."""
+def constants_of(program: ExportedProgram) -> dict[str, Any]:
+    """The constants that the graph reads, by name."""
     specs = program.graph_signature.input_specs
     names = [str(s.target) for s in specs if s.kind is InputKind.CONSTANT_TENSOR]
     return {name: program.constants[name] for name in names}

@@ -23,11 +23,18 @@ from planner.artifact.arguments import arguments_of
 from planner.artifact.classes import class_paths
 from planner.artifact.errors import NotSaved
 from planner.artifact.manifest import KERNELS, REPORT, Manifest
-from planner.artifact.programs import MAIN, UNFUSED, with_weights, without_weights, write
+from planner.artifact.programs import (
+    MAIN,
+    UNFUSED,
+    constants_of,
+    with_weights,
+    without_weights,
+    write,
+)
 from planner.artifact.weights import tensor_at, weights_of
 from planner.environment import fuseplan_version
 from planner.fusion.call import signature_of
-from planner.fusion.expected import describe, dtype_name
+from planner.fusion.expected import PLAIN, describe, dtype_name
 from planner.report.io import to_json
 
 if TYPE_CHECKING:
@@ -50,6 +57,9 @@ def save(module: FusedModule, path: str | os.PathLike[str], *, force: bool = Fal
     twin: nn.Module = module._twin
     weights = weights_of(twin, _buffers_outside_the_state(program.graph_signature))
     _require_captured_weights(twin, program)
+    for one in (program, module.packable.unfused):
+        for name, value in ({} if one is None else constants_of(one)).items():
+            _require_plain(name, value)
     kernels = _Kernels.of(program.graph)
     programs = {MAIN: with_weights(program, twin, weights)}
     shared: tuple[str, ...] = ()
@@ -137,6 +147,7 @@ def _require_captured_weights(twin: nn.Module, program: ExportedProgram) -> None
     for spec, node in zip(specs, placeholders, strict=True):
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             now, captured = tensor_at(twin, str(spec.target)), node.meta["val"]
+            _require_plain(str(spec.target), now)
             if (now.shape, now.dtype, now.device) != (
                 captured.shape,
                 captured.dtype,
@@ -147,6 +158,12 @@ def _require_captured_weights(twin: nn.Module, program: ExportedProgram) -> None
                     f"{dtype_name(captured.dtype)}{list(captured.shape)} on {captured.device}. "
                     "Fuse the model as it is now, and save that."
                 )
+
+
+def _require_plain(name: str, value: Any) -> None:
+    """Anything but a plain tensor would be stored as a pickle, which runs code when it is read."""
+    if type(value) not in PLAIN or value.layout is not torch.strided:
+        raise NotSaved(f"'{name}' is {describe(value)}; an artifact holds plain tensors only.")
 
 
 def _device(program: ExportedProgram) -> str:

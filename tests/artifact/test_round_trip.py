@@ -89,6 +89,21 @@ def test_compiled_regions_in_a_fresh_process(block: Any, x: Tensor, elsewhere: A
     assert reasons == ["", ""]
 
 
+def test_kernel_files_are_there_for_triton(block: Any, x: Tensor, elsewhere: Any) -> None:
+    program = """
+        from fusion_kernels.library import _DEFINED
+        from fusion_kernels.load import interpreted
+        module = planner.load(path)
+        (operator,) = [op for name, op in _DEFINED.items() if name.startswith("gelu_residual")]
+        launcher = interpreted(operator.path, operator.source.name)
+        result = launcher(*given), operator.path.parent.stat().st_mode & 0o777
+    """
+    y = torch.randn(5, 24)
+    out, mode = elsewhere(block.path, program, (y, x))
+    torch.testing.assert_close(out, torch.nn.functional.gelu(y) + x)
+    assert mode == 0o700
+
+
 def test_buffers_that_forward_writes_are_its_own(counting: Any, x: Tensor, elsewhere: Any) -> None:
     fused, path, loaded = copy.deepcopy(counting.fused), counting.path, counting.loaded
     expected = [fused(x) for _ in range(3)]
@@ -411,6 +426,18 @@ def test_a_changed_weight_is_not_saved(fuse: Any, models: Any, x: Tensor, tmp_pa
         fused.half()
         with pytest.raises(NotSaved, match=r"'up\.weight' is float16"):
             fused.save(tmp_path / "m.pt2")
+
+
+def test_a_tensor_that_would_be_pickled_is_not_saved(
+    fuse: Any, models: Any, x: Tensor, tmp_path: Path
+) -> None:
+    class Special(Tensor):
+        """A subclass."""
+
+    fused = fuse(models.Block(), x)
+    fused._twin.up._parameters["weight"] = fused.up.weight.detach().as_subclass(Special)
+    with pytest.raises(NotSaved, match=r"up\.weight' is a Special"):
+        fused.save(tmp_path / "m.pt2")
 
 
 def test_a_program_that_was_found_wrong_is_not_saved(
