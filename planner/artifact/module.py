@@ -35,6 +35,10 @@ class PackagedModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._unfused.run(self._unfused.leaves(args, kwargs))
 
+    def require_taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises `OutsideRange` for a call that forward would not take."""
+        self._unfused.leaves(args, kwargs)
+
     def move_constants(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Do to the program's constants what was done to the weights."""
         self._unfused.apply(fn)
@@ -71,3 +75,6 @@ class LoadedModule(FusedModule):
         super()._apply(fn, recurse)
         self._twin.move_constants(fn)
         return self
+
+    def _require_taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._twin.require_taken(args, kwargs)

@@ -145,14 +145,17 @@ class FusedModule(nn.Module):
         return self
 
     def _fall_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        reason = "" if self._warned else self.refusal(args, kwargs)
-        result = self._twin(*args, **kwargs)
+        self._require_taken(args, kwargs)
         self.fallbacks += 1
         if not self._warned:
             self._warned = True
+            reason = self.refusal(args, kwargs)
             warnings.warn(
                 f"fuseplan runs {self._OTHERWISE}: {reason}. Further such calls are only "
                 "counted, in `.fallbacks`.",
                 stacklevel=5,
             )
-        return result
+        return self._twin(*args, **kwargs)
+
+    def _require_taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise where the fallback does not take the call either. An original says so itself."""
