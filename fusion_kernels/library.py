@@ -27,6 +27,7 @@ NAMESPACE = "fuseplan"
 
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 _DEFINED: dict[str, FusedOperator] = {}
+_REUSING: dict[Any, tuple[FusedOperator, int]] = {}
 
 
 class NoBackward(RuntimeError):
@@ -69,6 +70,7 @@ class FusedOperator:
         """
         if index not in self._reusing:
             self._reusing[index] = _define_reusing(self, index)
+            _REUSING[self._reusing[index]] = (self, index)
         return self._reusing[index]
 
     def on_cpu(self, *tensors: torch.Tensor) -> Any:
@@ -114,6 +116,13 @@ def operator_of(overload: Any) -> FusedOperator | None:
     """The fused operator that `overload` calls, None for any other."""
     name = getattr(overload, "_schema", None)
     return _DEFINED.get(name.name.removeprefix(f"{NAMESPACE}::")) if name is not None else None
+
+
+def reuse_of(overload: Any) -> tuple[FusedOperator, int] | None:
+    """The fused operator behind one that overwrites an input, and that input's position; None for
+    any other overload.
+    """
+    return _REUSING.get(overload)
 
 
 def is_kernel(target: Any) -> bool:

@@ -13,7 +13,7 @@ from planner.report.model import Environment
 def environment(device: str) -> Environment:
     """The environment of a run on `device`, as the report holds it."""
     return Environment(
-        fuseplan=_version("fuseplan") or "source tree",
+        fuseplan=fuseplan_version(),
         python=platform.python_version(),
         torch=torch.__version__,
         triton=_version("triton"),
@@ -26,6 +26,11 @@ def environment(device: str) -> Environment:
             "cudnn_allow_tf32": str(torch.backends.cudnn.allow_tf32),
         },
     )
+
+
+def fuseplan_version() -> str:
+    """The installed version, "source tree" where none is."""
+    return _version("fuseplan") or "source tree"
 
 
 def _version(package: str) -> str | None:

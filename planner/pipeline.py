@@ -22,7 +22,7 @@ from planner.bench import FUSED, NORMALIZED, Race, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
 from planner.errors import FuseplanError
-from planner.fusion.module import FusedModule
+from planner.fusion.module import FusedModule, Packable
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rewrite import replace_regions
 from planner.graph.export import capture as export
@@ -195,6 +195,7 @@ def fuse(
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
     runnable = {} if refusal else modules
     numerics: tuple[NumericsRow, ...] = ()
+    unsound = refusal
     if FUSED in runnable:
         with progress.stage("verify the whole model"):
             numerics = _verify(work, runnable[FUSED], work.name, seed)
@@ -207,6 +208,7 @@ def fuse(
         found = outcomes(plan, numerics, raced)
         outcome, rows = _checked(work, modules[NORMALIZED], seed, progress, found)
         numerics += rows
+        unsound = failure(rows)
     if outcome.result != FUSED:
         stage: Stage = "numerics" if failure(numerics) else "speed"
         plan = plan.withdrawn(stage, outcome.reason)
@@ -221,6 +223,7 @@ def fuse(
     # Fresh: what ran for the figures above has counted in its buffers.
     returned = _bound(work, programs.get(outcome.result))
     returned.report, returned.plan = report, plan
+    returned.packable = _packable(programs, outcome, unsound)
     return returned
 
 
@@ -340,6 +343,13 @@ def _twin(work: Work) -> nn.Module:
 
 def _bound(work: Work, program: ExportedProgram | None) -> FusedModule:
     return FusedModule(_twin(work), program)
+
+
+def _packable(programs: Mapping[str, ExportedProgram], outcome: Outcome, unsound: str) -> Packable:
+    """What may be saved: never a program that was found wrong, not even to fall back to."""
+    if unsound:
+        return Packable(None, reason=f"the program without kernels is not sound: {unsound}")
+    return Packable(programs[NORMALIZED], programs[FUSED] if outcome.result == FUSED else None)
 
 
 def _checked(

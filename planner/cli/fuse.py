@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from planner.cli import gates, options
 from planner.errors import EXIT_DONE, EXIT_GATE_FELL_SHORT
@@ -19,6 +20,12 @@ def add(verbs: options.Verbs) -> None:
         metavar="N",
         help="apply the first N fusions only, to find one that does harm by halving",
     )
+    verb.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE.pt2",
+        help="write what came out to one file that planner.load reads; replaced with --force",
+    )
     options.add_no_compile(verb)
     options.add_backends(verb)
     options.add_model(verb)
@@ -27,6 +34,10 @@ def add(verbs: options.Verbs) -> None:
 def _run(args: argparse.Namespace) -> int:
     from planner.cli.session import deliver, session
 
+    if args.save is not None:
+        from planner.artifact.save import require_writable
+
+        require_writable(args.save, args.force)
     with session(args) as run:
         from planner import pipeline
 
@@ -45,6 +56,10 @@ def _run(args: argparse.Namespace) -> int:
             progress=run.progress,
         )
     deliver(fused.report, args)
+    if args.save is not None:
+        fused.save(args.save, force=args.force)
+        if not args.quiet:
+            print(f"saved: {args.save}", file=sys.stderr)
     gaps = gates.numerics_gaps(fused.report)
     for gap in gaps:
         print(f"gate: {gap}", file=sys.stderr)

@@ -71,9 +71,7 @@ def add_model(verb: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--out", type=Path, metavar="DIR", help="keep report, graphs and kernels there"
     )
-    out.add_argument(
-        "--force", action="store_true", help="replace the files of an earlier run in --out"
-    )
+    out.add_argument("--force", action="store_true", help="replace the files of an earlier run")
 
 
 def _add_inputs(verb: argparse.ArgumentParser) -> None:

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
 from torch.utils import _pytree as pytree
 
 
+def signature_of(module: nn.Module) -> inspect.Signature | None:
+    """The parameters of the module's forward, None where Python cannot tell. A module that stands
+    for another has the other's as `call_signature`.
+    """
+    stated = getattr(module, "call_signature", None)
+    if isinstance(stated, inspect.Signature):
+        return stated
+    try:
+        return inspect.signature(module.forward)
+    except (TypeError, ValueError):
+        return None
+
+
 class CallForm:
-    """The captured call of a forward. `leaves` brings another call into its order."""
+    """The captured call of a forward, whose parameters `signature` tells. `leaves` brings another
+    call into its order.
+    """
 
     def __init__(
-        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        signature: inspect.Signature | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> None:
         self._count, self._names = len(args), tuple(kwargs)
         self._plain = all(_is_leaf(value) for value in (*args, *kwargs.values()))
         self._spec = pytree.tree_structure((tuple(args), dict(kwargs)))
-        try:
-            self._signature: inspect.Signature | None = inspect.signature(forward)
-        except (TypeError, ValueError):
-            self._signature = None
+        self._signature = signature
         self._whole = self._bound(tuple(args), dict(kwargs)) or {}
         self._order = self._captured_order(tuple(args), dict(kwargs))
         self._ordered_spec = pytree.tree_structure([self._whole[name] for name in self._order])

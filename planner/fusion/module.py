@@ -10,9 +10,11 @@ original program, says so once, and counts it in `fallbacks`.
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn, SupportsIndex
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 from torch import Tensor, nn
 from torch.export import ExportedProgram
@@ -29,6 +31,17 @@ class NotPicklable(FuseplanError):
     """A fused module holds operators of this process."""
 
 
+@dataclass(frozen=True, slots=True)
+class Packable:
+    """What an artifact is made of: the program without kernels, and the one with them where that
+    is what runs. `reason` says why there is nothing to save, "" where there is.
+    """
+
+    unfused: ExportedProgram | None
+    fused: ExportedProgram | None = None
+    reason: str = ""
+
+
 class FusedModule(nn.Module):
     """Runs the fused program where its guards hold, the original elsewhere.
 
@@ -38,7 +51,9 @@ class FusedModule(nn.Module):
 
     report: Report
     plan: Any
+    packable = Packable(None, reason="it was not made by planner.fuse")
     _twin: Any
+    _OTHERWISE: ClassVar = "the original program"
 
     def __init__(self, twin: nn.Module, program: ExportedProgram | None) -> None:
         super().__init__()
@@ -72,6 +87,25 @@ class FusedModule(nn.Module):
             return "it is in training mode"
         return "" if self._program is None else self._program.refusal(args, kwargs)
 
+    def refused_state(self) -> str:
+        """What has changed on the module since the capture; "" when the program still fits it."""
+        return "" if self._program is None else self._program.refused_state()
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the module to `path`, a .pt2 file that `planner.load` reads in another process.
+
+        It holds the program, the program without kernels to fall back to, the weights once, as
+        they are now, and the kernels' sources. Where nothing was fused it holds the captured
+        program without kernels, also where that did not win against eager and this module runs
+        the original: Python code is not packaged.
+
+        Raises `NotSaved` when the module has no sound program, a weight is not as captured, or
+        the file cannot be written or is there already and `force` is off.
+        """
+        from planner.artifact.save import save  # imports this file
+
+        save(self, path, force=force)
+
     def train(self, mode: bool = True) -> FusedModule:
         self._twin.training = mode
         super().train(mode)
@@ -79,11 +113,11 @@ class FusedModule(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedModule:
         twin = copy.deepcopy(self._twin, memo)
-        other = FusedModule(twin, None)
+        other = type(self)(twin, None)
         memo[id(self)] = other
-        shared = ("_twin", "_program", "report", "plan", *_OF_TWIN)
+        shared = ("_twin", "_program", *_OF_TWIN)
         for name, value in self.__dict__.items():
-            if name in ("report", "plan"):
+            if name in ("report", "plan", "packable"):
                 other.__dict__[name] = value
             elif name not in shared:
                 other.__dict__[name] = copy.deepcopy(value, memo)
@@ -111,13 +145,17 @@ class FusedModule(nn.Module):
         return self
 
     def _fall_back(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._require_taken(args, kwargs)
         self.fallbacks += 1
         if not self._warned:
             self._warned = True
             reason = self.refusal(args, kwargs)
             warnings.warn(
-                f"fuseplan runs the original program: {reason}. Further such calls are only "
+                f"fuseplan runs {self._OTHERWISE}: {reason}. Further such calls are only "
                 "counted, in `.fallbacks`.",
                 stacklevel=5,
             )
         return self._twin(*args, **kwargs)
+
+    def _require_taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise where the fallback does not take the call either. An original says so itself."""

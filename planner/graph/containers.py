@@ -19,14 +19,20 @@ def register_containers(values: Any) -> None:
     container stays a leaf.
     """
     for leaf in pytree.tree_leaves(values):
-        if _register(leaf):
+        if register_class(type(leaf)):
             register_containers(leaf)  # its parts are leaves now
 
 
-def _register(leaf: Any) -> bool:
-    """Whether the leaf is a container, known from now on."""
-    cls = type(leaf)
-    if cls in pytree.SUPPORTED_NODES:  # another leaf of this class came before
+def register_class(cls: Any) -> bool:
+    """Whether values of `cls` are containers, known to pytree and to its serializer from now on.
+
+    A class that registers itself when it is imported (transformers' outputs do) is left as it is.
+    """
+    if pytree.is_namedtuple_class(cls):  # known as such, but not to the serializer
+        if cls not in pytree.SUPPORTED_SERIALIZED_TYPES:
+            pytree._register_namedtuple(cls, serialized_type_name=_serialized_name(cls))
+        return True
+    if cls in pytree.SUPPORTED_NODES:
         return True
     if cls.__name__ == "DynamicCache":
         executorch = importlib.import_module("transformers.integrations.executorch")
@@ -35,8 +41,8 @@ def _register(leaf: Any) -> bool:
     if cls.__name__ == "EncoderDecoderCache":
         _register_pair_of_caches(cls)
         return True
-    if dataclasses.is_dataclass(cls):
-        torch.export.register_dataclass(cls)
+    if isinstance(cls, type) and dataclasses.is_dataclass(cls):
+        torch.export.register_dataclass(cls, serialized_type_name=_serialized_name(cls))
         return True
     return False
 
@@ -58,6 +64,10 @@ def _register_pair_of_caches(cls: Any) -> None:
         cls,
         flatten,
         unflatten,
-        serialized_type_name=f"{cls.__module__}.{cls.__name__}",
+        serialized_type_name=_serialized_name(cls),
         flatten_with_keys_fn=flatten_with_keys,
     )
+
+
+def _serialized_name(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

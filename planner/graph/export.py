@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
@@ -79,9 +79,7 @@ def second_program(program: ExportedProgram) -> ExportedProgram:
     """A program of its own graph over the same weights and constants: passes that transform it
     leave the first as it is.
     """
-    module = copy.deepcopy(program.graph_module)
-    for node, like in zip(module.graph.nodes, program.graph.nodes, strict=True):
-        node.name = like.name  # the copy renames a placeholder called like a builtin
+    module = copied_graph(program)
     return ExportedProgram(
         root=module,
         graph=module.graph,
@@ -92,6 +90,14 @@ def second_program(program: ExportedProgram) -> ExportedProgram:
         example_inputs=program.example_inputs,
         constants=program.constants,
     )
+
+
+def copied_graph(program: ExportedProgram) -> fx.GraphModule:
+    """The program's graph in a module of its own, every node with its name."""
+    module: fx.GraphModule = copy.deepcopy(program.graph_module)
+    for node, like in zip(module.graph.nodes, program.graph.nodes, strict=True):
+        node.name = like.name  # the copy renames a placeholder called like a builtin
+    return module
 
 
 def _require_values(module: nn.Module, call: _Call) -> None:

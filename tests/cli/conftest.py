@@ -44,6 +44,7 @@ class FakePipeline:
     report: Report
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     error: BaseException | None = None
+    saved: list[tuple[Path, bool]] = field(default_factory=list)
 
     def answer(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.calls.append((verb, args, kwargs))
@@ -52,7 +53,11 @@ class FakePipeline:
             kwargs["progress"].note("a note")
         if self.error is not None:
             raise self.error
-        return types.SimpleNamespace(report=self.report) if verb == "fuse" else self.report
+        if verb != "fuse":
+            return self.report
+        return types.SimpleNamespace(
+            report=self.report, save=lambda path, *, force: self.saved.append((path, force))
+        )
 
 
 @pytest.fixture

@@ -68,6 +68,25 @@ def test_fuse_options(model: str, pipeline: Any) -> None:
     assert tuple(second[name] for name in names) == (None, True, 0, None)
 
 
+def test_fuse_saves_what_came_out(model: str, pipeline: Any, capsys: Captured) -> None:
+    assert main(["fuse", model, "--save", "m.pt2"]) == main(["fuse", model])
+    assert pipeline.saved == [(Path("m.pt2"), False)]
+    assert "saved: m.pt2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "said"), [("m.pt2", "--force"), ("m.pt", "ends in .pt2")])
+def test_save_refuses_before_it_works(
+    name: str, said: str, model: str, pipeline: Any, capsys: Captured
+) -> None:
+    Path("m.pt2").write_text("mine")
+    assert main(["fuse", model, "--save", name]) == 2
+    assert said in capsys.readouterr().err
+    assert pipeline.calls == []
+    assert Path("m.pt2").read_text() == "mine"
+    main(["fuse", model, "--save", "m.pt2", "--force"])
+    assert pipeline.saved == [(Path("m.pt2"), True)]
+
+
 def test_stdout_is_the_result_alone(model: str, pipeline: Any, capsys: Captured) -> None:
     assert main(["rank", model, "--format", "json"]) == 0
     out, err = capsys.readouterr()

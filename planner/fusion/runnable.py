@@ -1,0 +1,246 @@
+"""A captured program on a module's weights: where they live, and one run that writes what the
+forward mutates.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from fusion_kernels.library import is_kernel
+from planner.fusion.call import CallForm, signature_of
+from planner.fusion.direct import with_direct_launches
+from planner.fusion.expected import Expected, expected
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+OTHER_CALL = "the call has other arguments than the captured one"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a weight lives: its owner's dictionary and its key there, so that a replaced weight is
+    seen. `name` is its full name.
+    """
+
+    owner: dict[str, Any]
+    key: str
+    name: str
+
+    def get(self) -> Any:
+        return self.owner.get(self.key)
+
+
+class RunnableProgram:
+    """A program's graph with its weights' places and the structure of its inputs and outputs.
+
+    It checks nothing: what a call must be is the business of the classes that derive from it.
+    """
+
+    def __init__(self, twin: nn.Module, program: ExportedProgram) -> None:
+        self.has_kernels = any(is_kernel(node.target) for node in program.graph.nodes)
+        self._module = with_direct_launches(program.graph_module)
+        self._signature = program.graph_signature
+        _require_order(self._signature)
+        of_kind = InputKind.CONSTANT_TENSOR
+        self._constants = [
+            program.constants[str(spec.target)]
+            for spec in self._signature.input_specs
+            if spec.kind is of_kind
+        ]
+        args, kwargs = program.example_inputs or ((), {})
+        self._form = CallForm(signature_of(twin), args, kwargs)
+        leaves = pytree.tree_leaves((args, kwargs))
+        self._expected = [expected(x) if isinstance(x, Tensor) else x for x in leaves]
+        assert program.call_spec.out_spec is not None
+        self._out_spec = program.call_spec.out_spec
+        self._returned = _returned(self._module, self._signature)
+        written = (spec.kind for spec in self._signature.output_specs)
+        self._writes_inputs = OutputKind.USER_INPUT_MUTATION in written
+        self._bind(twin)
+        self._weight_metas = [expected(slot.get()) for slot in self._slots]
+
+    @property
+    def code(self) -> str:
+        return str(self._module.code)
+
+    def on(self, twin: nn.Module) -> Self:
+        """The same program on the weights of another copy of the module."""
+        other = copy.copy(self)
+        other._constants = [value.clone() for value in self._constants]
+        other._bind(twin)
+        return other
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """One forward; the leaves must have been checked. Writes to the buffers and inputs that
+        the forward mutates.
+        """
+        return pytree.tree_unflatten(self._values(leaves), self._out_spec)
+
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move the program's own constants along with the module."""
+        self._constants = [fn(value) for value in self._constants]
+
+    def _values(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        weights = [slot.owner[slot.key] for slot in self._slots]
+        values: Sequence[Any] = self._graph(leaves)(*weights, *self._constants, *leaves)
+        if self._targets or self._constants:
+            values = self._kept_apart(values, leaves)
+        return values
+
+    def _graph(self, leaves: Sequence[Any]) -> fx.GraphModule:  # noqa: ARG002
+        return self._module
+
+    def _bind(self, twin: nn.Module) -> None:
+        kinds = (InputKind.PARAMETER, InputKind.BUFFER)
+        names = [str(s.target) for s in self._signature.input_specs if s.kind in kinds]
+        self._slots = [_slot(twin, name) for name in names]
+        self._tree = _tree(twin, names)
+        self._ties = _ties(twin, self._slots)
+        self._targets = _targets(twin, self._signature)
+
+    def _refused_structure(self) -> str:
+        """Why the module is not the tree that the program was captured from; "" when it is."""
+        if not all(modules.get(key) is child for modules, key, child in self._tree):
+            return "a submodule has been replaced"
+        if not all(one.get() is other.get() for one, other in self._ties):
+            return "weights that were tied are tied no more"
+        return ""
+
+    def _refused_sharing(self, leaves: Sequence[Any]) -> str:
+        if self._writes_inputs and _share_memory(leaves):
+            return "inputs share memory, and the forward writes to one"
+        return ""
+
+    @property
+    def _device(self) -> torch.device:
+        """Where the program was captured."""
+        metas = (*self._weight_metas[:1], *(m for m in self._expected if isinstance(m, Expected)))
+        return metas[0].device if metas else torch.device("cpu")
+
+    def _kept_apart(self, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """The user's outputs, once the mutations are written. No value may share memory with what
+        is about to be written, and no output with the program's constants.
+        """
+        targets = [find(leaves) for find in self._targets]
+        taken = {t.untyped_storage().data_ptr() for t in (*targets, *self._constants)}
+        apart = [_apart(value, taken) for value in values]
+        for target, written in zip(targets, apart, strict=False):
+            target.copy_(written)
+        results = apart[len(targets) :]
+        for position, mutation in self._returned.items():
+            results[position] = targets[mutation]
+        return results
+
+
+def _apart(value: Any, taken: set[int]) -> Any:
+    if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in taken:
+        return value.clone()
+    return value
+
+
+def _share_memory(leaves: Sequence[Any]) -> bool:
+    storages = [x.untyped_storage().data_ptr() for x in leaves if isinstance(x, Tensor)]
+    return len(set(storages)) < len(storages)
+
+
+def _require_order(signature: ExportGraphSignature) -> None:
+    """Weights, then constants, then inputs, and mutations before the user's outputs: the order
+    that `run` relies on.
+    """
+    order = {InputKind.PARAMETER: 0, InputKind.BUFFER: 0, InputKind.CONSTANT_TENSOR: 1}
+    ranks = [order.get(spec.kind, 2) for spec in signature.input_specs]
+    assert ranks == sorted(ranks), "weights, constants and inputs must come in this order"
+    users = [spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs]
+    assert users == sorted(users), "mutations must come before the user's outputs"
+
+
+def _slot(twin: nn.Module, name: str) -> Slot:
+    path, _, key = name.rpartition(".")
+    owner = twin.get_submodule(path)
+    return Slot(owner._parameters if key in owner._parameters else owner._buffers, key, name)
+
+
+def _tree(twin: nn.Module, weights: Sequence[str]) -> list[tuple[dict[str, Any], str, nn.Module]]:
+    """The steps from the root to every owner of a weight: (children, key, child)."""
+    steps: dict[str, tuple[dict[str, Any], str, nn.Module]] = {}
+    for name in weights:
+        path, module = "", twin
+        for key in name.split(".")[:-1]:
+            path = f"{path}.{key}"
+            child = module.get_submodule(key)
+            steps[path] = (module._modules, key, child)
+            module = child
+    return list(steps.values())
+
+
+def _ties(twin: nn.Module, slots: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
+    """Weights known under a second name: the program reads one of the two."""
+    read = {id(slot.get()): slot for slot in slots}
+    names = [
+        *(name for name, _ in twin.named_parameters(remove_duplicate=False)),
+        *(name for name, _ in twin.named_buffers(remove_duplicate=False)),
+    ]
+    others = (_slot(twin, name) for name in names)
+    pairs = ((read.get(id(slot.get())), slot) for slot in others)
+    return [
+        (one, other)
+        for one, other in pairs
+        if one is not None and (one.owner is not other.owner or one.key != other.key)
+    ]
+
+
+def _targets(
+    twin: nn.Module, signature: ExportGraphSignature
+) -> list[Callable[[Sequence[Any]], Tensor]]:
+    """For each mutation in order, how to find the tensor that it writes to."""
+    inputs = [s for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
+    names = [getattr(spec.arg, "name", None) for spec in inputs]
+    targets: list[Callable[[Sequence[Any]], Tensor]] = []
+    for spec in signature.output_specs:
+        if spec.kind is OutputKind.USER_INPUT_MUTATION:
+            targets.append(_input(names.index(str(spec.target))))
+        elif spec.kind is not OutputKind.USER_OUTPUT:
+            targets.append(_weight(_slot(twin, str(spec.target))))
+    return targets
+
+
+def _input(position: int) -> Callable[[Sequence[Any]], Tensor]:
+    def find(leaves: Sequence[Any]) -> Tensor:
+        leaf: Tensor = leaves[position]
+        return leaf
+
+    return find
+
+
+def _weight(slot: Slot) -> Callable[[Sequence[Any]], Tensor]:
+    def find(_: Sequence[Any]) -> Tensor:
+        weight: Tensor = slot.get()
+        return weight
+
+    return find
+
+
+def _returned(module: torch.fx.GraphModule, signature: ExportGraphSignature) -> dict[int, int]:
+    """Which of the user's outputs is a mutated tensor itself, as in `return x.add_(1)`: the
+    positions of output and mutation.
+    """
+    (values,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
+    kinds = [spec.kind for spec in signature.output_specs]
+    count = sum(kind is not OutputKind.USER_OUTPUT for kind in kinds)
+    written = {value: position for position, value in enumerate(values[:count])}
+    outputs = enumerate(values[count:])
+    return {
+        position: written[value]
+        for position, value in outputs
+        if isinstance(value, torch.fx.Node) and value in written
+    }
