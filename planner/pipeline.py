@@ -34,6 +34,7 @@ from planner.outcome import failure, outcomes
 from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
 from planner.passes.reuse_buffers import reuse_buffers
+from planner.passes.rewrites import REWRITES
 from planner.passes.runner import Pass, run_passes
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
@@ -170,7 +171,9 @@ def fuse(
     """
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
-    program = second_program(work.captured.program)
+    rewritten = second_program(work.captured.program)
+    work = _rewritten(work, rewritten)
+    program = second_program(rewritten)
     kernels = (out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     with progress.stage("plan the fusions"):
         passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
@@ -190,7 +193,7 @@ def fuse(
             ("merge_linear_bias", merge_linear_bias),
             ("reuse_buffers", reuse_buffers),
         )
-    programs = {NORMALIZED: work.captured.program} | ({FUSED: program} if plan.chosen else {})
+    programs = {NORMALIZED: rewritten} | ({FUSED: program} if plan.chosen else {})
     modules = {name: _bound(work, program) for name, program in programs.items()}
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
     runnable = {} if refusal else modules
@@ -312,6 +315,13 @@ def _coverage(
 
 def _nothing(_: ExportedProgram) -> tuple[str, ...]:
     return ()
+
+
+def _rewritten(work: Work, program: ExportedProgram) -> Work:
+    """Apply the exact rewrites to `program`; the work with their records."""
+    graphs = work.out / "graphs" if work.out else None
+    passes = run_passes(program, REWRITES, graphs, len(work.passes))
+    return replace(work, passes=(*work.passes, *passes))
 
 
 def _fusion_passes(
