@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from planner.outcome import failure, outcomes
 from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
 from planner.passes.reuse_buffers import reuse_buffers
-from planner.passes.rewrites import REWRITES
 from planner.passes.runner import Pass, run_passes
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
@@ -48,6 +48,7 @@ from planner.report.model import (
     PassRecord,
     Report,
 )
+from planner.rewriting import race_on, rewritten
 from planner.run_report import report_of
 from planner.support.cover import cover
 from planner.support.current import table_for
@@ -165,15 +166,16 @@ def fuse(
     """The model with its fusable chains replaced by generated kernels, if that wins.
 
     Every kernel and the whole are held against float64; regions measured slower are dropped. When
-    the captured program is faster without kernels, the module that comes back runs that one; when
+    the rewritten program is faster without kernels, the module that comes back runs that one; when
     neither beats eager, the original. `report.outcome` says which. Kernels and graphs are written
     to `out` (default: a temporary folder). Raises as `audit`.
     """
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
-    rewritten = second_program(work.captured.program)
-    work = _rewritten(work, rewritten)
-    program = second_program(rewritten)
+    with progress.stage("rewrite"):
+        clean, rewrites = _rewritten(work)
+    work = replace(work, passes=(*work.passes, *rewrites))
+    program = second_program(clean)
     kernels = (out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     with progress.stage("plan the fusions"):
         passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
@@ -193,7 +195,7 @@ def fuse(
             ("merge_linear_bias", merge_linear_bias),
             ("reuse_buffers", reuse_buffers),
         )
-    programs = {NORMALIZED: rewritten} | ({FUSED: program} if plan.chosen else {})
+    programs = {NORMALIZED: clean} | ({FUSED: program} if plan.chosen else {})
     modules = {name: _bound(work, program) for name, program in programs.items()}
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
     runnable = {} if refusal else modules
@@ -317,11 +319,11 @@ def _nothing(_: ExportedProgram) -> tuple[str, ...]:
     return ()
 
 
-def _rewritten(work: Work, program: ExportedProgram) -> Work:
-    """Apply the exact rewrites to `program`; the work with their records."""
+def _rewritten(work: Work) -> tuple[ExportedProgram, tuple[PassRecord, ...]]:
+    """The captured program after the rewrites, and their records."""
     graphs = work.out / "graphs" if work.out else None
-    passes = run_passes(program, REWRITES, graphs, len(work.passes))
-    return replace(work, passes=(*work.passes, *passes))
+    race_of = race_on(partial(_bound, work), work.args, work.kwargs, work.torch_device)
+    return rewritten(work.captured.program, race_of, graphs, len(work.passes))
 
 
 def _fusion_passes(
