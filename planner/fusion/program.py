@@ -15,7 +15,9 @@ from torch.utils import _pytree as pytree
 
 from fusion_kernels.library import is_kernel
 from planner.fusion.call import CallForm, same_constant
+from planner.fusion.derived import Kept
 from planner.fusion.direct import with_direct_launches
+from planner.passes.derived import derived_of
 
 _PLAIN = (Tensor, nn.Parameter)
 _OTHER_CALL = "the call has other arguments than the captured one"
@@ -63,11 +65,10 @@ class BoundProgram:
         self._signature = program.graph_signature
         _require_order(self._signature)
         of_kind = InputKind.CONSTANT_TENSOR
-        self._constants = [
-            program.constants[str(spec.target)]
-            for spec in self._signature.input_specs
-            if spec.kind is of_kind
-        ]
+        names = [str(s.target) for s in self._signature.input_specs if s.kind is of_kind]
+        self._constants = [program.constants[name] for name in names]
+        derived = derived_of(program)
+        self._derived = {n: derived[name] for n, name in enumerate(names) if name in derived}
         args, kwargs = program.example_inputs or ((), {})
         self._form = CallForm(twin.forward, args, kwargs)
         self._expected = [_expected(leaf) for leaf in pytree.tree_leaves((args, kwargs))]
@@ -110,6 +111,7 @@ class BoundProgram:
         forward mutates.
         """
         weights = [slot.owner[slot.key] for slot in self._slots]
+        self._renew()
         with torch._C._AutoDispatchBelowAutograd():
             values = self._module(*weights, *self._constants, *leaves)
             if self._targets or self._constants:
@@ -120,6 +122,19 @@ class BoundProgram:
         """Move the program's own constants along with the module."""
         self._constants = [fn(value) for value in self._constants]
 
+    @property
+    def extra_weight_bytes(self) -> int:
+        """What folded and packed weights take beside the module's own."""
+        held = (self._constants[position] for position in self._derived)
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def _renew(self) -> None:
+        """Make folded and packed weights anew where a weight has changed."""
+        for position, kept in self._kept.items():
+            value = kept.renewed()
+            if value is not None:
+                self._constants[position] = value
+
     def _bind(self, twin: nn.Module) -> None:
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
         names = [str(s.target) for s in self._signature.input_specs if s.kind in kinds]
@@ -127,6 +142,10 @@ class BoundProgram:
         self._tree = _tree(twin, names)
         self._ties = _ties(twin, self._slots)
         self._targets = _targets(twin, self._signature)
+        self._kept = {
+            position: Kept(derived, [_slot(twin, name) for name in derived.sources])
+            for position, derived in self._derived.items()
+        }
         self._seen: list[Tensor] = []
 
     def _refused_leaf(self, leaves: Sequence[Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from planner.passes.cancel_pairs import cancel_pairs
 from planner.passes.common_subexpressions import common_subexpressions
+from planner.passes.fold_batch_norm import fold_batch_norm
 from planner.passes.masks import simplify_masks
 from planner.passes.noops import drop_noops
 from planner.passes.runner import Pass
@@ -23,6 +24,7 @@ REWRITES: Passes = (
 )
 
 RACED: tuple[Passes, ...] = (
+    (("fold_batch_norm", fold_batch_norm),),
     (
         ("written_out_attention", written_out_attention),
         ("simplify_masks", simplify_masks),
