@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from planner.bench import one_forward
 from planner.fusion.module import FusedModule
 from planner.graph.export import second_program
-from planner.passes.rewrites import RACED, REWRITES, Passes
+from planner.passes.rewrites import RACED, REWRITES, Trial
 from planner.passes.runner import Pass, run_passes
 from planner.profile.untouched import fresh_inputs
 from planner.report.model import PassRecord
@@ -30,12 +30,12 @@ def rewritten(
     """A program of its own that computes the same, and the records of its passes.
 
     A rewrite of `RACED` stays where it found something to do and `race` does not find the program
-    slower with it. Its record says what the race said.
+    slower with it, or, where it must win, finds it faster. Its record says what the race said.
     """
     current = second_program(program)
     records = run_passes(current, REWRITES, dump_to, first_number)
-    for passes in RACED:
-        current, more = _tried(current, passes, race, dump_to, first_number + len(records))
+    for trial in RACED:
+        current, more = _tried(current, trial, race, dump_to, first_number + len(records))
         records += more
     return current, records
 
@@ -61,21 +61,22 @@ def race_on(
 
 
 def _tried(
-    current: ExportedProgram, passes: Passes, race: Race, dump_to: Path | None, number: int
+    current: ExportedProgram, trial: Trial, race: Race, dump_to: Path | None, number: int
 ) -> tuple[ExportedProgram, tuple[PassRecord, ...]]:
     """The program with the passes or without them, and the records to show for it."""
-    name, change = passes[0]
-    trial = second_program(current)
-    notes = run_passes(trial, passes)[0].notes
-    if trial.graph_module.code == current.graph_module.code:
+    name, change = trial.passes[0]
+    changed = second_program(current)
+    notes = run_passes(changed, trial.passes)[0].notes
+    if changed.graph_module.code == current.graph_module.code:
         return current, run_passes(current, ((name, _saying(*notes)),), dump_to, number)
-    found = race(current, trial)
-    if found is None or found.verdict == "slower":
+    found = race(current, changed)
+    wanted = ("wins",) if trial.must_win else ("wins", "not slower")
+    if found is None or found.verdict not in wanted:
         said = "it could not be raced" if found is None else f"{found.ratio:.3f}x"
         left = _saying(*notes, f"taken back: {said}")
         return current, run_passes(current, ((name, left),), dump_to, number)
     said = f"kept: {found.ratio:.3f}x as fast as without"
-    kept = ((name, lambda program: (*change(program), said)), *passes[1:])
+    kept = ((name, lambda program: (*change(program), said)), *trial.passes[1:])
     changed = second_program(current)
     return changed, run_passes(changed, kept, dump_to, number)
 

@@ -70,6 +70,24 @@ def test_a_rewrite_that_loses_is_taken_back(found: Comparison | None, said: str)
     assert record.nodes_before == record.nodes_after
 
 
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(6, 9), nn.Linear(6, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gate(x).sigmoid() * self.up(x)
+
+
+@pytest.mark.parametrize(("low", "count"), [(0.99, 2), (1.01, 1)])
+def test_a_copy_of_weights_must_win(low: float, count: int) -> None:
+    captured = capture(Gated().eval(), (torch.randn(4, 6),)).program
+    program, records = rewritten(captured, lambda *_: Comparison(1.1, low, 1.2))
+    assert targets(program).count(torch.ops.aten.linear.default) == count
+    assert records[-1].name == "merge_linears"
+    assert records[-1].notes[-1].startswith("kept" if count == 1 else "taken back")
+
+
 def test_without_something_to_rewrite_nothing_is_raced() -> None:
     captured = capture(nn.Sequential(nn.Linear(3, 3)).eval(), (torch.randn(2, 3),)).program
 

@@ -1,4 +1,4 @@
-"""Folded weights follow the weights that they are made from."""
+"""Folded and packed weights follow the weights that they are made from."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from planner.fusion.module import FusedModule
 from planner.graph.export import capture
 from planner.graph.twin import twin_of
 from planner.passes.fold_batch_norm import fold_batch_norm
+from planner.passes.merge_linears import merge_linears
 from planner.passes.runner import run_passes
 
 X = torch.randn(2, 3, 7, 9)
@@ -148,3 +149,37 @@ def test_a_first_call_in_inference_mode_is_no_trap(fused: FusedModule, model: Ne
     with torch.inference_mode():
         other(X)
     require_equal(other, model)
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is also a linear's, beside another on the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4)
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(4, 6)
+        self.a.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids)
+        out: Tensor = self.a(x).sin() * self.b(x)
+        return out
+
+
+@pytest.mark.parametrize("changed", ["embedding", "b"])
+def test_packed_weights_follow_tied_ones(changed: str) -> None:
+    net, ids = Tied().eval(), torch.arange(6)
+    program = capture(net, (ids,)).program
+    (record,) = run_passes(program, [("merge", merge_linears)])
+    assert record.notes == ("1 x linears of 6+6 columns merged",)
+    fused = FusedModule(twin_of(net), program)
+    torch.testing.assert_close(fused(ids), net(ids))
+    with torch.no_grad():
+        getattr(net, changed).weight.mul_(2)
+    torch.testing.assert_close(fused(ids), net(ids))
+    other = Tied().eval()
+    fused.load_state_dict(other.state_dict())
+    torch.testing.assert_close(fused(ids), other(ids))
+    torch.testing.assert_close(copy.deepcopy(fused)(ids), other(ids))
+    assert fused.extra_weight_bytes == 4 * (12 * 4 + 12)
+    assert fused.fallbacks == 0
