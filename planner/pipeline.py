@@ -215,6 +215,9 @@ def fuse(
     if outcome.result != FUSED:
         stage: Stage = "numerics" if failure(numerics) else "speed"
         plan = plan.withdrawn(stage, outcome.reason)
+    # Fresh: what ran for the figures above has counted in its buffers.
+    returned = _bound(work, programs.get(outcome.result))
+    outcome = replace(outcome, extra_weight_bytes=returned.extra_weight_bytes)
     report = report_of(
         replace(work, passes=(*work.passes, *passes)),
         coverage=coverage,
@@ -223,8 +226,6 @@ def fuse(
         benchmark=raced.benchmark,
         outcome=outcome,
     )
-    # Fresh: what ran for the figures above has counted in its buffers.
-    returned = _bound(work, programs.get(outcome.result))
     returned.report, returned.plan = report, plan
     return returned
 
