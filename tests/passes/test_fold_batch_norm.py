@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -189,3 +190,15 @@ def test_the_fold_is_exact_to_the_last_rounding() -> None:
         shift = (conv.bias.double() - norm.running_mean.double()) * scale + norm.bias.double()
     torch.testing.assert_close(weight, exact.float(), rtol=1.2e-7, atol=0)
     torch.testing.assert_close(bias, shift.float(), rtol=1.2e-7, atol=0)
+
+
+def test_the_program_is_saved_and_loaded_with_its_folded_weights() -> None:
+    module = drawn(nn.Sequential(nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8)))
+    program, _ = folded(module, IMAGE)
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    loaded = torch.export.load(buffer)
+    assert norms(loaded) == 0
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.module()(IMAGE), module(IMAGE), rtol=1e-5, atol=1e-5)
