@@ -442,8 +442,9 @@ def test_a_real_race_leaves_buffers_and_inputs_alone(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("machine")
 def test_the_random_state_is_as_before() -> None:
+    model = _block()
     state = torch.get_rng_state()
-    _fuse(_block(), _x())
+    _fuse(model, _x())
     assert torch.equal(torch.get_rng_state(), state)
 
 

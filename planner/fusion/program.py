@@ -111,7 +111,8 @@ class BoundProgram:
         forward mutates.
         """
         weights = [slot.owner[slot.key] for slot in self._slots]
-        self._renew()
+        for position, value in self._kept.renewed(weights).items():
+            self._constants[position] = value
         with torch._C._AutoDispatchBelowAutograd():
             values = self._module(*weights, *self._constants, *leaves)
             if self._targets or self._constants:
@@ -128,13 +129,6 @@ class BoundProgram:
         held = (self._constants[position] for position in self._derived)
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
-    def _renew(self) -> None:
-        """Make folded and packed weights anew where a weight has changed."""
-        for position, kept in self._kept.items():
-            value = kept.renewed()
-            if value is not None:
-                self._constants[position] = value
-
     def _bind(self, twin: nn.Module) -> None:
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
         names = [str(s.target) for s in self._signature.input_specs if s.kind in kinds]
@@ -142,10 +136,7 @@ class BoundProgram:
         self._tree = _tree(twin, names)
         self._ties = _ties(twin, self._slots)
         self._targets = _targets(twin, self._signature)
-        self._kept = {
-            position: Kept(derived, [_slot(twin, name) for name in derived.sources])
-            for position, derived in self._derived.items()
-        }
+        self._kept = Kept(self._derived, names)
         self._seen: list[Tensor] = []
 
     def _refused_leaf(self, leaves: Sequence[Any]) -> str:
