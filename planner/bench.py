@@ -60,7 +60,7 @@ def race(
 
     A peer that fails to compile keeps a row with the reason and no figures.
     """
-    runs: dict[str, Call] = {EAGER: _call(eager, args, kwargs)}
+    runs: dict[str, Call] = {EAGER: one_forward(eager, args, kwargs)}
     failed: dict[str, str] = {}
     if compile_peer:
         compiled, reason = _compiled(eager, args, kwargs)
@@ -68,7 +68,7 @@ def race(
             failed[COMPILED] = reason
         else:
             runs[COMPILED] = compiled
-    runs |= {name: _call(module, args, kwargs) for name, module in ours.items()}
+    runs |= {name: one_forward(module, args, kwargs) for name, module in ours.items()}
     timings = interleaved(runs, device, rounds=_ROUNDS, budget_s=budget_s)
     peaks = {name: _peak_bytes(run, device) for name, run in runs.items()}
     against = {name: compare(timings[EAGER], timings[name]) for name in ours}
@@ -85,7 +85,9 @@ def race(
     return Race(Benchmark(tuple(rows), rounds, low, high), against, kernels)
 
 
-def _call(module: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+def one_forward(
+    module: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Call:
     """One forward. Containers among the inputs are rebuilt for each, because a forward may grow
     one (a key-value cache) and the next call would not be the same.
     """
@@ -110,7 +112,7 @@ def _compiled(
 ) -> tuple[Call | None, str]:
     """torch.compile in its default mode; (None, reason) when its first call fails."""
     torch._dynamo.reset()
-    run = _call(torch.compile(module), args, kwargs)
+    run = one_forward(torch.compile(module), args, kwargs)
     try:
         begin = now_s()
         run()

@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ from planner.report.model import (
     PassRecord,
     Report,
 )
+from planner.rewriting import race_on, rewritten
 from planner.run_report import report_of
 from planner.support.cover import cover
 from planner.support.current import table_for
@@ -164,13 +166,16 @@ def fuse(
     """The model with its fusable chains replaced by generated kernels, if that wins.
 
     Every kernel and the whole are held against float64; regions measured slower are dropped. When
-    the captured program is faster without kernels, the module that comes back runs that one; when
+    the rewritten program is faster without kernels, the module that comes back runs that one; when
     neither beats eager, the original. `report.outcome` says which. Kernels and graphs are written
     to `out` (default: a temporary folder). Raises as `audit`.
     """
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
-    program = second_program(work.captured.program)
+    with progress.stage("rewrite"):
+        clean, rewrites = _rewritten(work)
+    work = replace(work, passes=(*work.passes, *rewrites))
+    program = second_program(clean)
     kernels = (out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     with progress.stage("plan the fusions"):
         passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
@@ -190,7 +195,7 @@ def fuse(
             ("merge_linear_bias", merge_linear_bias),
             ("reuse_buffers", reuse_buffers),
         )
-    programs = {NORMALIZED: work.captured.program} | ({FUSED: program} if plan.chosen else {})
+    programs = {NORMALIZED: clean} | ({FUSED: program} if plan.chosen else {})
     modules = {name: _bound(work, program) for name, program in programs.items()}
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
     runnable = {} if refusal else modules
@@ -212,6 +217,9 @@ def fuse(
     if outcome.result != FUSED:
         stage: Stage = "numerics" if failure(numerics) else "speed"
         plan = plan.withdrawn(stage, outcome.reason)
+    # Fresh: what ran for the figures above has counted in its buffers.
+    returned = _bound(work, programs.get(outcome.result))
+    outcome = replace(outcome, extra_weight_bytes=returned.extra_weight_bytes)
     report = report_of(
         replace(work, passes=(*work.passes, *passes)),
         coverage=coverage,
@@ -220,8 +228,6 @@ def fuse(
         benchmark=raced.benchmark,
         outcome=outcome,
     )
-    # Fresh: what ran for the figures above has counted in its buffers.
-    returned = _bound(work, programs.get(outcome.result))
     returned.report, returned.plan = report, plan
     returned.packable = _packable(programs, outcome, unsound)
     return returned
@@ -315,6 +321,13 @@ def _coverage(
 
 def _nothing(_: ExportedProgram) -> tuple[str, ...]:
     return ()
+
+
+def _rewritten(work: Work) -> tuple[ExportedProgram, tuple[PassRecord, ...]]:
+    """The captured program after the rewrites, and their records."""
+    graphs = work.out / "graphs" if work.out else None
+    race_of = race_on(partial(_bound, work), work.args, work.kwargs, work.torch_device)
+    return rewritten(work.captured.program, race_of, graphs, len(work.passes))
 
 
 def _fusion_passes(

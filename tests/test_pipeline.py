@@ -22,7 +22,7 @@ from fusion_kernels import library
 from fusion_kernels.cpu import CpuRegion
 from fusion_kernels.evaluate import evaluate
 from fusion_kernels.ir import Region
-from planner import pipeline
+from planner import pipeline, rewriting
 from planner.bench import Race
 from planner.environment import environment
 from planner.facts import facts_folder
@@ -85,6 +85,10 @@ def _made_up(calls: Mapping[str, Callable[[], object]], *_: Any, **__: Any) -> d
     return {name: Timing((10.0 if name == "before" else 5.0,) * 9) for name in calls}
 
 
+def _even(calls: Mapping[str, Callable[[], object]], *_: Any, **__: Any) -> dict[str, Timing]:
+    return {name: Timing((5.0,) * 9) for name in calls}
+
+
 def _race_won_by(fused: float, normalized: float) -> Callable[..., Race]:
     """A race where the two are that many times as fast as eager, give or take 0.1."""
     ratios = {"fused": fused, "normalized": normalized}
@@ -110,13 +114,14 @@ def _about(ratio: float) -> Comparison:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Kernels run operation by operation and each wins its race; the whole wins by the given ratio
-    (2), without kernels by another (1).
+    """Kernels run operation by operation and each wins its race; rewrites neither win nor lose
+    theirs; the whole wins by the given ratio (2), without kernels by another (1).
     """
     for operator in library._DEFINED.values():
         operator._cpu.clear()
     monkeypatch.setattr(library, "compile_region", _eager_region)
     monkeypatch.setattr(planning, "interleaved", _made_up)
+    monkeypatch.setattr(rewriting, "interleaved", _even)
 
     def won_by(fused: float, normalized: float = 1.0) -> None:
         monkeypatch.setattr(pipeline, "race", _race_won_by(fused, normalized))
@@ -437,8 +442,9 @@ def test_a_real_race_leaves_buffers_and_inputs_alone(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("machine")
 def test_the_random_state_is_as_before() -> None:
+    model = _block()
     state = torch.get_rng_state()
-    _fuse(_block(), _x())
+    _fuse(model, _x())
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -600,3 +606,57 @@ def test_the_environment_names_versions_and_no_place() -> None:
     said = repr(found)
     assert str(Path.home()) not in said
     assert socket.gethostname() not in said
+
+
+# --- rewrites --------------------------------------------------------------------------------
+
+
+class Rewritable(nn.Module):
+    """A norm after a convolution, three linears on one input, and attention in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(8, 8, 3, padding=1), nn.BatchNorm1d(8)
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x)).relu().mT
+        q, k, v = (part(y).view(2, 9, 2, 4).transpose(1, 2) for part in (self.q, self.k, self.v))
+        out: Tensor = (q @ k.mT * 0.5).softmax(-1) @ v
+        return gelu(out) + v
+
+
+@pytest.mark.parametrize("ratio", [(2.0, 1.0), (1.0, 2.0)], ids=["fused", "without_kernels"])
+def test_rewrites_that_win_are_in_what_comes_back(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, ratio: tuple[float, float]
+) -> None:
+    machine(*ratio)
+    monkeypatch.setattr(rewriting, "interleaved", _made_up)
+    model, x = Rewritable().eval(), torch.randn(2, 8, 9)
+    model.norm.running_var.uniform_(0.5, 2)
+    fused = _fuse(model, x)
+    assert not _failed(fused.report)
+    assert "scaled_dot_product_attention" in fused.code
+    assert "batch_norm" not in fused.code
+    assert fused.code.count("aten.linear") == 1
+    outcome = fused.report.outcome
+    assert outcome is not None
+    assert outcome.result != "original"
+    assert outcome.extra_weight_bytes == fused.extra_weight_bytes
+    assert outcome.extra_weight_bytes == 4 * (8 * 8 * 3 + 8 + 24 * 8 + 24)
+    with torch.no_grad():
+        model.q.weight.mul_(3)
+        model.norm.weight.mul_(0.5)
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+    other = Rewritable().eval()
+    fused.load_state_dict(other.state_dict())
+    torch.testing.assert_close(fused(x), other(x), rtol=1e-4, atol=1e-5)
+    assert fused.fallbacks == 0
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_ranking_is_of_the_model_as_it_was_written() -> None:
+    report = _fuse(Rewritable().eval(), torch.randn(2, 8, 9)).report
+    ops = {row.op for row in report.ops}
+    assert "aten.matmul.default" in ops
+    assert "aten.scaled_dot_product_attention.default" not in ops

@@ -77,6 +77,11 @@ class FusedModule(nn.Module):
         return self._program is not None and self._program.has_kernels
 
     @property
+    def extra_weight_bytes(self) -> int:
+        """What folded and packed weights take beside the module's own."""
+        return 0 if self._program is None else self._program.extra_weight_bytes
+
+    @property
     def code(self) -> str:
         """The program that runs as Python text; "" where it is the original module."""
         return "" if self._program is None else self._program.code

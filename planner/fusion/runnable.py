@@ -17,8 +17,10 @@ from torch.utils import _pytree as pytree
 
 from fusion_kernels.library import is_kernel
 from planner.fusion.call import CallForm, signature_of
+from planner.fusion.derived import Kept
 from planner.fusion.direct import with_direct_launches
 from planner.fusion.expected import Expected, expected
+from planner.passes.derived import derived_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,11 +54,10 @@ class RunnableProgram:
         self._signature = program.graph_signature
         _require_order(self._signature)
         of_kind = InputKind.CONSTANT_TENSOR
-        self._constants = [
-            program.constants[str(spec.target)]
-            for spec in self._signature.input_specs
-            if spec.kind is of_kind
-        ]
+        names = [str(s.target) for s in self._signature.input_specs if s.kind is of_kind]
+        self._constants = [program.constants[name] for name in names]
+        derived = derived_of(program)
+        self._derived = {n: derived[name] for n, name in enumerate(names) if name in derived}
         args, kwargs = program.example_inputs or ((), {})
         self._form = CallForm(signature_of(twin), args, kwargs)
         leaves = pytree.tree_leaves((args, kwargs))
@@ -90,8 +91,16 @@ class RunnableProgram:
         """Move the program's own constants along with the module."""
         self._constants = [fn(value) for value in self._constants]
 
+    @property
+    def extra_weight_bytes(self) -> int:
+        """What folded and packed weights take beside the module's own."""
+        held = (self._constants[position] for position in self._derived)
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
     def _values(self, leaves: Sequence[Any]) -> Sequence[Any]:
         weights = [slot.owner[slot.key] for slot in self._slots]
+        for position, value in self._kept.renewed(weights).items():
+            self._constants[position] = value
         values: Sequence[Any] = self._graph(leaves)(*weights, *self._constants, *leaves)
         if self._targets or self._constants:
             values = self._kept_apart(values, leaves)
@@ -107,6 +116,7 @@ class RunnableProgram:
         self._tree = _tree(twin, names)
         self._ties = _ties(twin, self._slots)
         self._targets = _targets(twin, self._signature)
+        self._kept = Kept(self._derived, names)
 
     def _refused_structure(self) -> str:
         """Why the module is not the tree that the program was captured from; "" when it is."""

@@ -88,7 +88,7 @@ def second_program(program: ExportedProgram) -> ExportedProgram:
         range_constraints=dict(program.range_constraints),
         module_call_graph=program.module_call_graph,
         example_inputs=program.example_inputs,
-        constants=program.constants,
+        constants=dict(program.constants),  # a pass may add some
     )
 
 

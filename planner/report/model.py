@@ -244,12 +244,14 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the caller gets and why: the fused program, the captured one without kernels
-    ("normalized"), or the original module.
+    """What the caller gets and why: the fused program, the rewritten one without kernels
+    ("normalized"), or the original module. `extra_weight_bytes`: what copies of its weights take,
+    folded or packed.
     """
 
     result: Literal["fused", "normalized", "original"]
     reason: str
+    extra_weight_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

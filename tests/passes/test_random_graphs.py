@@ -14,6 +14,7 @@ from torch import Tensor
 
 from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
+from planner.passes.rewrites import REWRITES
 
 ROWS, COLUMNS = 4, 6
 GRAPHS = 30
@@ -32,6 +33,11 @@ UNARY: Sequence[Callable[[Tensor], Tensor]] = (
     lambda x: x.t().clone().t(),
     lambda x: x.to(torch.float64).to(torch.float32),
     lambda x: x.to(torch.float32),
+    lambda x: x.t().t(),
+    lambda x: x.reshape(-1).reshape(x.shape),
+    lambda x: x[None].flatten(0, 1),
+    lambda x: x.to(torch.float16).to(torch.float32),
+    lambda x: torch.sin(x) + torch.sin(x).t().contiguous().t(),
     lambda x: x.expand(x.shape),
     lambda x: x[:, :],
     lambda x: x.detach(),
@@ -72,5 +78,7 @@ def test_all_passes_keep_values_strides_and_sharing(export: Any, seed: int) -> N
     torch.manual_seed(seed)
     transposed = torch.randn(COLUMNS, ROWS).t()
     exported = export(random_function(seed), torch.randn(ROWS, COLUMNS), transposed)
-    exported.apply(*(change for _, change in NORMALIZE), split_linear_bias, merge_linear_bias)
+    exported.apply(
+        *(change for _, change in (*NORMALIZE, *REWRITES)), split_linear_bias, merge_linear_bias
+    )
     exported.require_equal(torch.randn(ROWS, COLUMNS), torch.randn(COLUMNS, ROWS).t())

@@ -94,6 +94,13 @@ def test_a_program_without_kernels_is_named_as_the_outcome(report: Report) -> No
     assert last == " The captured program without kernels is used: it wins without kernels"
 
 
+def test_copies_of_weights_are_told(report: Report) -> None:
+    text = render(replace(report, outcome=Outcome("fused", "it wins", 2_500_000)))
+    assert "it wins; 2.5 MB of weights are copies, folded or packed" in text
+    text = render(replace(report, outcome=Outcome("fused", "it wins")))
+    assert "copies" not in text
+
+
 def test_the_original_is_named_as_the_outcome(report: Report) -> None:
     text = render(replace(report, outcome=Outcome("original", "no fusion was faster")))
     assert text.splitlines()[-1] == " The original module is used: no fusion was faster"

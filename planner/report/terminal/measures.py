@@ -82,7 +82,9 @@ def outcome(report: Report, _width: int) -> Iterator[RenderableType]:
         return
     what, style = _OUTCOMES[report.outcome.result]
     yield Text("")
-    yield line((what, style), f": {report.outcome.reason}")
+    extra = report.outcome.extra_weight_bytes
+    copies = f"; {extra / 1e6:.1f} MB of weights are copies, folded or packed" if extra else ""
+    yield line((what, style), f": {report.outcome.reason}{copies}")
 
 
 def _numerics_row(group: grouping.NumericsGroup, width: int) -> list[Cell]:
