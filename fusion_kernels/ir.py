@@ -3,9 +3,10 @@
 A region iterates over `shape`. Inputs are loaded at every point (a dimension of size 1
 broadcasts), the body is a sequence of statements in float32 (integers and booleans keep their
 dtype), outputs are stored rounded once to their dtype. With `row_rank` > 0 the last `row_rank`
-dimensions form a row: `row_sum` and `row_mean` reduce over it to one value a row, and
-`layer_norm(x, weight, bias, eps)` is (x - mean) / sqrt(variance + eps) * weight + bias over it,
-with None for a missing weight or bias.
+dimensions form a row: `row_sum`, `row_mean`, `row_max` and `row_min` reduce over it to one value a
+row, and `layer_norm(x, weight, bias, eps)` is (x - mean) / sqrt(variance + eps) * weight + bias
+over it, with None for a missing weight or bias. An output is as large as the region, or holds one
+value a row. `row_max` and `row_min` need not see a NaN; what must is written out by the lowering.
 
 The IR says nothing of blocks, warps or devices; `emit` decides those.
 """
@@ -25,7 +26,10 @@ SHORT_DTYPE = {
     "bool": "b8",
 }
 
-ROW_OPS = ("row_sum", "row_mean", "layer_norm")
+INTEGER_LIMITS = {f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
+
+REDUCTIONS = ("row_sum", "row_mean", "row_max", "row_min")
+ROW_OPS = (*REDUCTIONS, "layer_norm")
 
 INFIX = {
     "add": "+",
@@ -97,10 +101,13 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value to store: `value` names an input or statement, `stride` the layout of the result."""
+    """A value to store: `value` names an input or statement. `shape` is the region's, with 1 along
+    the row for one value a row; `stride` is the layout of the result.
+    """
 
     value: str
     dtype: str
+    shape: tuple[int, ...]
     stride: tuple[int, ...]
 
 
@@ -137,7 +144,7 @@ class Region:
 def region_text(region: Region) -> str:
     """The region as readable text, one line a statement with its origin."""
     inputs = ", ".join(f"{item.name}: {_tensor(item.dtype, item.shape)}" for item in region.inputs)
-    outputs = ", ".join(_tensor(item.dtype, region.shape) for item in region.outputs)
+    outputs = ", ".join(_tensor(item.dtype, item.shape) for item in region.outputs)
     rows = f", rows over the last {region.row_rank}" if region.row_rank else ""
     lines = [f"region {region.name}({inputs}) -> {outputs}{rows}"]
     width = max((len(item.name) for item in region.body), default=0)

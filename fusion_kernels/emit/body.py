@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fusion_kernels.emit.expressions import QUOTIENT, Text, call, triton_text
 from fusion_kernels.emit.wrap import assigned, fits, summed
-from fusion_kernels.ir import ROW_OPS, Operand, Region, Statement
+from fusion_kernels.ir import INTEGER_LIMITS, ROW_OPS, Operand, Region, Statement
 
 _LONGEST_INLINED = 60
+_REDUCERS = {"row_sum": "tl.sum", "row_max": "tl.max", "row_min": "tl.min"}
 
 
 def body_lines(region: Region, tall: bool) -> list[str]:
@@ -66,8 +67,20 @@ def _row_operation(item: Statement, tall: bool) -> list[str]:
     """Lanes past the row's end hold whatever the body made of zeros; they never count."""
     if item.op == "layer_norm":
         return _layer_norm(item, tall)
-    total = _sum(f"tl.where(mask, {item.args[0]}, 0.0)", tall)
-    return assigned(item.name, total if item.op == "row_sum" else _mean(total))
+    kept = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype)).text
+    if item.op == "row_mean":
+        return assigned(item.name, _mean(_sum(kept, tall)))
+    return assigned(item.name, _reduced(_REDUCERS[item.op], kept, tall))
+
+
+def _neutral(op: str, dtype: str) -> str:
+    """What a lane past the row's end holds, so that it does not count."""
+    if op in ("row_sum", "row_mean"):
+        return "0.0" if dtype == "float32" else "0"
+    if dtype == "float32":
+        return 'float("-inf")' if op == "row_max" else 'float("inf")'
+    low, high = INTEGER_LIMITS[dtype]
+    return str(low if op == "row_max" else high)
 
 
 def _layer_norm(item: Statement, tall: bool) -> list[str]:
@@ -93,7 +106,11 @@ def _affine(normalized: str, weight: Operand, bias: Operand) -> list[str]:
 
 
 def _sum(value: str, tall: bool) -> Text:
-    return call("tl.sum", value, *(("axis=1", "keep_dims=True") if tall else ("axis=0",)))
+    return _reduced("tl.sum", value, tall)
+
+
+def _reduced(reducer: str, value: str, tall: bool) -> Text:
+    return call(reducer, value, *(("axis=1", "keep_dims=True") if tall else ("axis=0",)))
 
 
 def _mean(total: Text) -> Text:

@@ -45,7 +45,7 @@ def candidates(region: Region, layout: Layout) -> tuple[KernelConfig, ...]:
     """
     if len(layout.axes) == 1 and not region.row_rank:
         return _flat(region.numel)
-    inner = layout.axes[-1].size
+    inner = layout.inner_size
     if not region.row_rank:
         return _tiles(inner)
     if inner > LONGEST_ROW:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fusion_kernels.emit.body import body_lines
 from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.expressions import call
-from fusion_kernels.emit.layout import Layout, Walk
+from fusion_kernels.emit.layout import Layout, Walk, output_names
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed, fits, summed
-from fusion_kernels.ir import FLOATING, Input, Region
+from fusion_kernels.ir import FLOATING, Input, Output, Region
 
 _LONGEST_OFFSET = 60
 
@@ -29,22 +29,26 @@ class KernelText:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Index names of one template and the masks that go with them."""
+    """Index names of one template: `outer` for the axes outside of the row, `inner` for the others,
+    and the names of their sizes by axis.
+    """
 
     flat: bool
     tall: bool
     outer: tuple[str, ...]
-    inner: str
+    inner: tuple[str, ...]
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """One name an axis."""
+        return (*self.outer, *self.inner)
 
 
 def kernel_text(region: Region, layout: Layout, config: KernelConfig) -> KernelText:
     """The jitted function of `region`, with one comment a graph node."""
-    flat = len(layout.axes) == 1 and not region.row_rank
-    outer = len(layout.axes) - 1
-    names = ("row",) if outer <= 1 else tuple(f"i{axis}" for axis in range(outer))
-    frame = _Frame(flat, (config.rows or 1) > 1, names, "offsets" if flat else "cols")
+    frame = _frame(region, layout, config)
     outputs = output_names(region)
-    sizes = _sizes(frame, outer)
+    sizes = _sizes(frame)
     strides = _stride_names(region, layout)
     pointers = [f"{item.name}_ptr" for item in region.inputs] + [f"{name}_ptr" for name in outputs]
     constexprs = [f"{name}: tl.constexpr" for name in (*config.constexprs(), "GROUP")]
@@ -58,25 +62,32 @@ def kernel_text(region: Region, layout: Layout, config: KernelConfig) -> KernelT
         *(line for item in region.inputs for line in _load(item, layout, frame)),
         "",
         *_followed_by_blank(body_lines(region, frame.tall)),
-        *_stores(region, frame, outputs),
+        *_stores(region, layout, frame),
     ]
     return KernelText("\n".join(lines) + "\n", outputs, sizes, strides)
 
 
-def output_names(region: Region) -> tuple[str, ...]:
-    """Pointer names of the outputs: `out`, or `out_` and the value's name when there are
-    several.
-    """
-    if len(region.outputs) == 1:
-        return ("out",)
-    return tuple(f"out_{output.value}" for output in region.outputs)
+def _frame(region: Region, layout: Layout, config: KernelConfig) -> _Frame:
+    tall = (config.rows or 1) > 1
+    inside = range(layout.outer, len(layout.axes))
+    if len(layout.axes) == 1 and not region.row_rank:
+        return _Frame(True, tall, (), ("offsets",))
+    outer = tuple(f"i{axis}" for axis in range(layout.outer)) if layout.outer > 1 else ("row",)
+    outer = outer if layout.outer else ()
+    inner = ("cols",) if len(inside) == 1 else tuple(f"i{axis}" for axis in inside)
+    return _Frame(False, tall, outer, inner)
 
 
-def _sizes(frame: _Frame, outer: int) -> tuple[str, ...]:
+def _sizes(frame: _Frame) -> tuple[str, ...]:
     if frame.flat:
         return ("n_elements",)
-    inner_sizes = tuple(f"n_{axis}" for axis in range(1, outer))
-    return (*(("n_rows",) if frame.tall else ()), *inner_sizes, "n_cols")
+    inside = range(len(frame.outer) + 1, len(frame.indices))
+    return (
+        *(("n_rows",) if frame.tall else ()),
+        *(f"n_{axis}" for axis in range(1, len(frame.outer))),
+        *(f"n_{axis}" for axis in inside),
+        "n_cols",
+    )
 
 
 def stride_axes(walk: Walk) -> tuple[int, ...]:
@@ -94,11 +105,12 @@ def needs_dense_strides(walk: Walk, axes: int) -> bool:
 
 
 def _stride_names(region: Region, layout: Layout) -> tuple[str, ...]:
-    names: list[str] = []
-    for item in region.inputs:
-        walk = layout.walks[item.name]
-        names += [f"{item.name}_stride_{axis}" for axis in strided_axes(walk, len(layout.axes))]
-    return tuple(names)
+    operands = (*(item.name for item in region.inputs), *output_names(region))
+    return tuple(
+        f"{name}_stride_{axis}"
+        for name in operands
+        for axis in strided_axes(layout.walks[name], len(layout.axes))
+    )
 
 
 def strided_axes(walk: Walk, axes: int) -> tuple[int, ...]:
@@ -134,7 +146,7 @@ def _indices(frame: _Frame, region: Region, read: set[int]) -> list[str]:
             "col_mask = cols < n_cols",
             "mask = row_mask & col_mask",
         ]
-    return [_known_multiple("n_cols"), *lines, *_outer_indices(frame, read)]
+    return [_known_multiple("n_cols"), *lines, *_split_indices(frame, read)]
 
 
 def _known_multiple(size: str) -> str:
@@ -144,32 +156,41 @@ def _known_multiple(size: str) -> str:
     return f"{size} = {size} // GROUP * GROUP"
 
 
-def _outer_indices(frame: _Frame, read: set[int]) -> list[str]:
-    if len(frame.outer) == 1:
-        return []
-    lines, rest = [], "row"
-    for axis in range(len(frame.outer) - 1, -1, -1):
-        if axis in read:
-            lines.append(f"{frame.outer[axis]} = {rest}{f' % n_{axis}' if axis else ''}")
-        rest = f"{rest} // n_{axis}"
+def _split_indices(frame: _Frame, read: set[int]) -> list[str]:
+    """The indices of the single axes that `row` and `cols` are made of, where an operand needs
+    them.
+    """
+    lines: list[str] = []
+    for whole, names, first in (
+        ("row", frame.outer, 0),
+        ("cols", frame.inner, len(frame.outer)),
+    ):
+        rest = whole
+        for position in range(len(names) - 1, -1, -1):
+            if len(names) == 1:
+                break
+            axis = first + position
+            if axis in read:
+                lines.append(f"{names[position]} = {rest}{f' % n_{axis}' if position else ''}")
+            rest = f"{rest} // n_{axis}"
     return lines
 
 
-def _offset(item: Input, layout: Layout, frame: _Frame) -> list[str]:
+def _offset(name: str, layout: Layout, frame: _Frame) -> list[str]:
     """The terms of the operand's offset; none where it is one value."""
-    walk = layout.walks[item.name]
+    walk = layout.walks[name]
     if walk.full:
         return ["offsets"] if frame.flat else ["row * n_cols", "cols"]
     strided = strided_axes(walk, len(layout.axes))
-    indices = (frame.inner,) if frame.flat else (*frame.outer, frame.inner)
     terms = []
     for axis, moves in enumerate(walk.steps):
+        index = frame.indices[axis]
         if moves and axis in strided:
             # A column times a stride may pass 2**31 where rows, which are int64, do not.
-            wide = indices[axis] if frame.flat or indices[axis] != "cols" else "cols.to(tl.int64)"
-            terms.append(f"{wide} * {item.name}_stride_{axis}")
+            wide = f"{index}.to(tl.int64)" if index in frame.inner and not frame.flat else index
+            terms.append(f"{wide} * {name}_stride_{axis}")
         elif moves:
-            terms.append(indices[axis])
+            terms.append(index)
     return terms
 
 
@@ -181,7 +202,8 @@ def _mask(walk: Walk, frame: _Frame) -> str:
         return "mask"
     if frame.flat:
         return "mask" if walk.steps[0] else ""
-    along_rows, along_cols = any(walk.steps[:-1]), walk.steps[-1]
+    split = len(frame.outer)
+    along_rows, along_cols = any(walk.steps[:split]), any(walk.steps[split:])
     if not frame.tall:
         return "mask" if along_cols else ""
     return {
@@ -193,7 +215,7 @@ def _mask(walk: Walk, frame: _Frame) -> str:
 
 
 def _load(item: Input, layout: Layout, frame: _Frame) -> list[str]:
-    terms = _offset(item, layout, frame)
+    terms = _offset(item.name, layout, frame)
     lines = []
     if len(" + ".join(terms)) > _LONGEST_OFFSET:
         lines = summed(f"{item.name}_offsets", terms)
@@ -214,15 +236,35 @@ def _followed_by_blank(lines: list[str]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _stores(region: Region, frame: _Frame, names: tuple[str, ...]) -> list[str]:
-    offset = "offsets" if frame.flat else "row * n_cols + cols"
+def _stores(region: Region, layout: Layout, frame: _Frame) -> list[str]:
     return [
         line
-        for name, output in zip(names, region.outputs, strict=True)
-        for line in bracketed(
-            "    tl.store(", (f"{name}_ptr + {offset}", output.value, "mask=mask"), ")"
-        )
+        for name, output in zip(output_names(region), region.outputs, strict=True)
+        for line in _store(name, output, region, layout, frame)
     ]
+
+
+def _store(name: str, output: Output, region: Region, layout: Layout, frame: _Frame) -> list[str]:
+    """An output as large as the region is addressed by row and column even where it has but one;
+    one value a row is stored under the rows' mask.
+    """
+    whole = output.shape == region.shape
+    walk = layout.walks[name]
+    terms = _offset(name, layout, frame)
+    if not walk.full:
+        split = len(frame.outer)
+        if whole and not any(walk.steps[split:]):
+            terms.append("cols")
+        if not whole and frame.tall and not any(walk.steps[:split]):
+            terms.append("row")
+    lines = []
+    if len(" + ".join(terms)) > _LONGEST_OFFSET:
+        lines = summed(f"{name}_offsets", terms)
+        terms = [f"{name}_offsets"]
+    mask = "mask" if whole else "row_mask" if frame.tall else ""
+    stored = [" + ".join([f"{name}_ptr", *terms]), output.value]
+    stored += [f"mask={mask}"] if mask else []
+    return [*lines, *bracketed("    tl.store(", stored, ")")]
 
 
 def _summary(region: Region) -> str:

@@ -14,6 +14,7 @@ from torch import fx
 from fusion_kernels.builder import Builder, NotLowered
 from fusion_kernels.ir import Output, Region
 from fusion_kernels.lowering import LOWERINGS
+from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match
 from planner.graph.view import op_name
 
@@ -35,19 +36,20 @@ class LoweredRegion:
 def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     """The region that computes `nodes` (in graph order); values read outside become outputs.
 
-    Raises `NotLowered` with the reason when a node has no expression, or when an output is smaller
-    than what the region iterates over.
+    Raises `NotLowered` with the reason when a node has no expression, or when an output is neither
+    as large as what the region iterates over nor one value a row.
     """
     inside = set(nodes)
-    shape = tuple(torch.broadcast_shapes(*(_shape(node) for node in nodes)))
+    shape = _region_shape(nodes)
     builder = Builder()
     names: dict[fx.Node, str] = {}
     for node in _inputs(nodes, inside):
         names[node] = _declare(builder, node, shape, hint)
     for node in nodes:
-        names[node] = _lower_node(builder, node, names)
+        names[node] = _lower_node(builder, node, names, shape)
     results = tuple(node for node in nodes if any(user not in inside for user in node.users))
-    outputs = tuple(_output(node, names[node], shape) for node in results)
+    rank = builder.row_rank
+    outputs = tuple(_output(node, names[node], shape, rank) for node in results)
     region = builder.finish(name, shape, outputs)
     by_name = {name: node for node, name in names.items() if node not in inside}
     feeding = tuple(by_name[item.name] for item in region.inputs)
@@ -94,16 +96,35 @@ def _declare(builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint
     return builder.input(hint(node), dtype, *padded, rank=len(own))
 
 
-def _lower_node(builder: Builder, node: fx.Node, names: Mapping[fx.Node, str]) -> str:
+def _region_shape(nodes: Sequence[fx.Node]) -> tuple[int, ...]:
+    """What the region runs over: its nodes' shapes and those of what they reduce, broadcast."""
+    shapes = [_shape(node) for node in nodes]
+    reduced = [node.args[0] for node in nodes if op_name(node) in REDUCTIONS]
+    shapes += [_shape(source) for source in reduced if isinstance(source, fx.Node)]
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError as error:
+        raise NotLowered(f"shapes {sorted(set(shapes))} do not broadcast") from error
+
+
+def _lower_node(
+    builder: Builder, node: fx.Node, names: Mapping[fx.Node, str], shape: tuple[int, ...]
+) -> str:
     lowering = LOWERINGS.get(op_name(node))
     if lowering is None:
         raise NotLowered(f"{op_name(node)} has no kernel expression")
     value = node.meta["val"]
     dtype = str(value.dtype).removeprefix("torch.")
-    builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype)
+    first = node.args[0] if node.args else None
+    operand = _shape(first) if isinstance(first, fx.Node) else ()
+    builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype, operand)
     args = [_operand(arg, names) for arg in node.args]
     kwargs = {key: _operand(arg, names) for key, arg in node.kwargs.items()}
-    return builder.name_result(lowering(builder, *args, **kwargs))
+    result = lowering(builder, *args, **kwargs)
+    rank = builder.row_rank
+    if op_name(node) in REDUCTIONS and operand[-rank:] != shape[len(shape) - rank :]:
+        raise NotLowered(f"a row of {operand[-rank:]} in a region over {shape}")
+    return builder.name_result(result)
 
 
 def _operand(value: Any, names: Mapping[fx.Node, str]) -> Any:
@@ -114,15 +135,17 @@ def _operand(value: Any, names: Mapping[fx.Node, str]) -> Any:
     return value
 
 
-def _output(node: fx.Node, value: str, shape: tuple[int, ...]) -> Output:
+def _output(node: fx.Node, value: str, shape: tuple[int, ...], row_rank: int) -> Output:
+    """As large as the region, or one value a row."""
     own = _shape(node)
-    if own != shape:
+    of_row = shape[: len(shape) - row_rank] + (1,) * row_rank
+    if own not in (shape, of_row):
         raise NotLowered(
             f"{node.name} of shape {own} is read elsewhere, the region runs over {shape}"
         )
     tensor = node.meta["val"]
     stride = tuple(int(s) for s in tensor.stride())
-    return Output(value, str(tensor.dtype).removeprefix("torch."), stride)
+    return Output(value, str(tensor.dtype).removeprefix("torch."), own, stride)
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

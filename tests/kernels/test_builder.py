@@ -18,7 +18,7 @@ def builder(**dtypes: str) -> Builder:
 
 
 def body(made: Builder, value: str) -> tuple[Statement, ...]:
-    return made.finish("r", (4, 8), [Output(value, "float32", (8, 1))]).body
+    return made.finish("r", (4, 8), [Output(value, "float32", (4, 8), (8, 1))]).body
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_what_nothing_reads_is_left_out():
     made = builder(x="float32", y="float32")
     made.apply("exp", "y")
     kept = made.apply("neg", "x")
-    region = made.finish("r", (4, 8), [Output(kept, "float32", (8, 1))])
+    region = made.finish("r", (4, 8), [Output(kept, "float32", (4, 8), (8, 1))])
     assert [item.name for item in region.inputs] == ["x"]
     assert [item.op for item in region.body] == ["neg"]
 

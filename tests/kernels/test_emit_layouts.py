@@ -279,14 +279,14 @@ def test_a_row_across_memory_is_refused() -> None:
     made.row_over(1)
     made.at("norm", "norm", "float32")
     result = made.apply("layer_norm", value, None, None, 1e-5)
-    region = made.finish("norm", (4, 3), [Output(result, "float32", (1, 4))])
+    region = made.finish("norm", (4, 3), [Output(result, "float32", (4, 3), (1, 4))])
     assert refused(region) == "a row is not contiguous in memory"
 
 
 def test_an_output_with_gaps_is_refused() -> None:
     made = Builder()
     value = made.input("x", "float32", (4, 3), (3, 1), 2)
-    region = made.finish("copy", (4, 3), [Output(value, "float32", (6, 1))])
+    region = made.finish("copy", (4, 3), [Output(value, "float32", (4, 3), (6, 1))])
     assert refused(region) == "an output has gaps in memory"
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fusion_kernels.builder import NotLowered
-from fusion_kernels.lowering import LOWERINGS, POINTWISE, ROW_REDUCTIONS
+from fusion_kernels.lowering import LOWERINGS, POINTWISE
+from fusion_kernels.reductions import REDUCTIONS
 
 aten = torch.ops.aten
 INF, NAN = float("inf"), float("nan")
@@ -244,7 +245,7 @@ def test_what_a_region_cannot_say_is_refused_with_a_reason(
 
 
 def test_a_row_operator_never_joins_a_chain_by_itself() -> None:
-    assert set(POINTWISE).isdisjoint(ROW_REDUCTIONS)
+    assert set(POINTWISE).isdisjoint(REDUCTIONS)
 
 
 def test_users_cast_is_applied_between_two_operators(traced, assert_right) -> None:
