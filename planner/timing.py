@@ -87,8 +87,10 @@ def interleaved(
 
     On CUDA a sample is the time between two device events around as many calls as take about half
     a millisecond, divided by their number: the host runs ahead of the device, as it does in a
-    model, and a sample holds launch time only where the host sets the pace. The order is rotated
-    by one each round. At least five rounds are run.
+    model, and a sample holds launch time only where the host sets the pace. The order is drawn
+    anew each round, so that no call always follows the same other one: after a long call the
+    device's clock is lower, and in a fixed circle two equal programs differed by 5 % on an H200.
+    At least five rounds are run.
     """
     for call in calls.values():
         for _ in range(warmup):
@@ -96,12 +98,12 @@ def interleaved(
     names = list(calls)
     repeats = {name: _repeats(call, device) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in names}
+    source = random.Random(0)
     started = now_s()
     for index in range(rounds):
         if budget_s is not None and index >= 5 and now_s() - started > budget_s:
             break
-        shift = index % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in source.sample(names, len(names)):
             samples[name].append(time_once_us(calls[name], device, repeats[name]))
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 

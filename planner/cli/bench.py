@@ -10,7 +10,9 @@ from planner.errors import EXIT_DONE
 
 def add(verbs: options.Verbs) -> None:
     """Add the verb's parser."""
-    what = "time eager, CUDA graph, torch.compile and the fused model in turn in one process"
+    what = (
+        "time eager, torch.compile, the captured program and the fused one in turn in one process"
+    )
     verb = options.add_verb(verbs, "bench", what, _run)
     options.add_no_compile(verb)
     options.add_model(verb)
