@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from planner.timing import Comparison, Timing, compare, interleaved, percentile
@@ -14,7 +16,7 @@ def test_each_call_runs_once_a_round_and_none_always_follows_the_same_other() ->
     rounds = [ran[start : start + 4] for start in range(0, len(ran), 4)]
     assert len(rounds) == 40
     assert all(sorted(names) == list("abcd") for names in rounds)
-    followers = {pair for names in rounds for pair in zip(names, names[1:], strict=False)}
+    followers = {pair for names in rounds for pair in itertools.pairwise(names)}
     assert len(followers) == 12
     assert all(len(timing.samples_us) == 40 for timing in timings.values())
 
