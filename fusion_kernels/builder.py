@@ -215,10 +215,11 @@ class Builder:
 # What the text of a kernel or its launcher calls its own.
 _TEMPLATE_NAMES = (
     "tl torch triton row rows cols mask row_mask col_mask offsets shape n_rows n_cols n_elements "
-    "erf tanh grid mean centered variance out max float tuple BLOCK_SIZE ROWS NUM_WARPS"
+    "erf tanh grid start mean centered variance out max float tuple BLOCK_SIZE ROWS NUM_WARPS"
 )
 # Names made of others: pointers, strides, sizes, indices.
 _PARAMETER = re.compile(
-    r"_ptr$|_stride$|_offsets$|^out_|^n$|^i\d*$|_kernel$|_(mean|centered|variance)$"
+    r"_ptr$|_stride$|_offsets$|^out_|^n$|^i\d*$|_kernel$|_total$"
+    r"|_(mean|deviation|rest|centered|square|variance|padded|factor|normed|scaled)$"
 )
 _RESERVED = frozenset((*keyword.kwlist, *_TEMPLATE_NAMES.split()))

@@ -126,8 +126,17 @@ def _variance(b: Builder, x: Value, dim: Any = None, *_: object, **kwargs: Any) 
     return b.apply("div", squares, degrees)
 
 
-def _deviation(b: Builder, x: Value, dim: Any = None, *args: object, **kwargs: Any) -> str:
-    return b.apply("sqrt", _variance(b, x, dim, *args, **kwargs))
+def _unbiased(b: Builder, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> str:
+    return _variance(b, x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+def _root(variance: Callable[..., str]) -> Callable[..., str]:
+    """The standard deviation."""
+
+    def lower(b: Builder, *args: Any, **kwargs: Any) -> str:
+        return b.apply("sqrt", variance(b, *args, **kwargs))
+
+    return lower
 
 
 def _norm(
@@ -185,6 +194,8 @@ REDUCTIONS: dict[str, Callable[..., str]] = {
     "aten.all.dim": _truth("row_min"),
     "aten.all.dims": _truth("row_min"),
     "aten.var.correction": _variance,
-    "aten.std.correction": _deviation,
+    "aten.var.dim": _unbiased,
+    "aten.std.correction": _root(_variance),
+    "aten.std.dim": _root(_unbiased),
     "aten.linalg_vector_norm.default": _norm,
 }

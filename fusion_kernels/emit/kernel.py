@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fusion_kernels.emit.body import body_lines
+from fusion_kernels.emit.addressing import (
+    Frame,
+    block_lines,
+    frame_of,
+    index_lines,
+    load,
+    moves_along_row,
+    size_names,
+    store,
+    stride_names,
+)
+from fusion_kernels.emit.body import accumulated, accumulator, body_lines, concluded
 from fusion_kernels.emit.config import KernelConfig
-from fusion_kernels.emit.expressions import call
-from fusion_kernels.emit.layout import Layout, Walk, output_names
-from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed, fits, summed
-from fusion_kernels.ir import FLOATING, Input, Output, Region
+from fusion_kernels.emit.layout import Layout, output_names
+from fusion_kernels.emit.loops import Pass, passes_over, written_out
+from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
+from fusion_kernels.ir import Region, Statement
 
-_LONGEST_OFFSET = 60
+_BLOCK = "        "
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,244 +38,101 @@ class KernelText:
     strides: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Index names of one template: `outer` for the axes outside of the row, `inner` for the others,
-    and the names of their sizes by axis.
-    """
-
-    flat: bool
-    tall: bool
-    outer: tuple[str, ...]
-    inner: tuple[str, ...]
-
-    @property
-    def indices(self) -> tuple[str, ...]:
-        """One name an axis."""
-        return (*self.outer, *self.inner)
-
-
 def kernel_text(region: Region, layout: Layout, config: KernelConfig) -> KernelText:
     """The jitted function of `region`, with one comment a graph node."""
-    frame = _frame(region, layout, config)
+    frame = frame_of(region, layout, config)
     outputs = output_names(region)
-    sizes = _sizes(frame)
-    strides = _stride_names(region, layout)
+    sizes = size_names(frame)
+    strides = stride_names(region, layout)
     pointers = [f"{item.name}_ptr" for item in region.inputs] + [f"{name}_ptr" for name in outputs]
     constexprs = [f"{name}: tl.constexpr" for name in (*config.constexprs(), "GROUP")]
     parameters = [*pointers, *sizes, *strides, *constexprs]
+    work = _looped(written_out(region), layout, frame) if config.looped else None
     lines = [
         "@triton.jit",
         *bracketed(f"def {region.name}_kernel(", parameters, "):"),
         f'    """{_summary(region)}"""',
-        *_indent(_indices(frame, region, _axes_read(layout))),
+        *_indent(index_lines(frame, region, layout)),
         "",
-        *(line for item in region.inputs for line in _load(item, layout, frame)),
-        "",
-        *_followed_by_blank(body_lines(region, frame.tall)),
-        *_stores(region, layout, frame),
+        *(work or _in_one_block(region, layout, frame)),
     ]
     return KernelText("\n".join(lines) + "\n", outputs, sizes, strides)
 
 
-def _frame(region: Region, layout: Layout, config: KernelConfig) -> _Frame:
-    tall = (config.rows or 1) > 1
-    inside = range(layout.outer, len(layout.axes))
-    if len(layout.axes) == 1 and not region.row_rank:
-        return _Frame(True, tall, (), ("offsets",))
-    outer = tuple(f"i{axis}" for axis in range(layout.outer)) if layout.outer > 1 else ("row",)
-    outer = outer if layout.outer else ()
-    inner = ("cols",) if len(inside) == 1 else tuple(f"i{axis}" for axis in inside)
-    return _Frame(False, tall, outer, inner)
+def _in_one_block(region: Region, layout: Layout, frame: Frame) -> list[str]:
+    """Everything is read once, computed and stored."""
+    kept = {output.value for output in region.outputs}
+    return [
+        *(line for item in region.inputs for line in load(item, layout, frame)),
+        "",
+        *_followed_by_blank(body_lines(region.body, kept, frame.tall)),
+        *_stores(region, layout, frame, whole=True),
+        *_stores(region, layout, frame, whole=False),
+    ]
 
 
-def _sizes(frame: _Frame) -> tuple[str, ...]:
-    if frame.flat:
-        return ("n_elements",)
-    inside = range(len(frame.outer) + 1, len(frame.indices))
-    return (
-        *(("n_rows",) if frame.tall else ()),
-        *(f"n_{axis}" for axis in range(1, len(frame.outer))),
-        *(f"n_{axis}" for axis in inside),
-        "n_cols",
-    )
-
-
-def stride_axes(walk: Walk) -> tuple[int, ...]:
-    """Axes along which an operand needs a stride argument: all it moves along, when it is not
-    dense.
+def _looped(region: Region, layout: Layout, frame: Frame) -> list[str]:
+    """The row in blocks: a pass for the reductions that can be taken together, and a last one for
+    what is as large as the region.
     """
-    if walk.dense:
-        return ()
-    return tuple(axis for axis, moves in enumerate(walk.steps) if moves)
+    of_row = [item.name for item in region.inputs if not moves_along_row(item.name, layout)]
+    passes = passes_over(region, of_row)
+    kept = {item.name for item in region.body}
+    lines = [line for i in region.inputs if i.name in of_row for line in load(i, layout, frame)]
+    lines += body_lines(passes.before, kept)
+    for reducing in passes.reducing:
+        lines += _followed_by_blank(_reducing_pass(reducing, region, layout, frame))
+    stores = _stores(region, layout, frame, whole=True, indent=_BLOCK)
+    if stores:
+        wanted = {o.value for o in region.outputs}
+        lines += _block(passes.last, wanted, region, layout, frame)
+        lines += stores
+    return [*lines, *_stores(region, layout, frame, whole=False)]
 
 
-def needs_dense_strides(walk: Walk, axes: int) -> bool:
-    """A dense operand that broadcasts along some axes but moves along two or more outer ones."""
-    return walk.dense and not walk.full and sum(walk.steps[: axes - 1]) > 0 and axes > 2
-
-
-def _stride_names(region: Region, layout: Layout) -> tuple[str, ...]:
-    operands = (*(item.name for item in region.inputs), *output_names(region))
-    return tuple(
-        f"{name}_stride_{axis}"
-        for name in operands
-        for axis in strided_axes(layout.walks[name], len(layout.axes))
-    )
-
-
-def strided_axes(walk: Walk, axes: int) -> tuple[int, ...]:
-    """The axes whose stride the launcher passes for this operand."""
-    if needs_dense_strides(walk, axes):
-        return tuple(axis for axis in range(axes - 1) if walk.steps[axis])
-    return stride_axes(walk)
-
-
-def _axes_read(layout: Layout) -> set[int]:
-    """The axes whose own index some operand is addressed by."""
-    partial = [walk for walk in layout.walks.values() if not walk.full]
-    return {axis for walk in partial for axis, moves in enumerate(walk.steps) if moves}
-
-
-def _indices(frame: _Frame, region: Region, read: set[int]) -> list[str]:
-    if frame.flat:
-        return [
-            _known_multiple("n_elements"),
-            "offsets = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
-            "mask = offsets < n_elements",
-        ]
-    column = "tl.arange(0, BLOCK_SIZE)"
-    if not region.row_rank:
-        column = f"tl.program_id(1) * BLOCK_SIZE + {column}"
-    if not frame.tall:
-        lines = ["row = tl.program_id(0).to(tl.int64)", f"cols = {column}", "mask = cols < n_cols"]
-    else:
-        lines = [
-            "row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]",
-            f"cols = {column if region.row_rank else f'({column})'}[None, :]",
-            "row_mask = row < n_rows",
-            "col_mask = cols < n_cols",
-            "mask = row_mask & col_mask",
-        ]
-    return [_known_multiple("n_cols"), *lines, *_split_indices(frame, read)]
-
-
-def _known_multiple(size: str) -> str:
-    """The size unchanged, told to the compiler as a multiple of GROUP: without it a size that 16
-    does not divide makes every load one element wide (a fifth of the copy rate on an H200).
-    """
-    return f"{size} = {size} // GROUP * GROUP"
-
-
-def _split_indices(frame: _Frame, read: set[int]) -> list[str]:
-    """The indices of the single axes that `row` and `cols` are made of, where an operand needs
-    them.
-    """
-    lines: list[str] = []
-    for whole, names, first in (
-        ("row", frame.outer, 0),
-        ("cols", frame.inner, len(frame.outer)),
-    ):
-        rest = whole
-        for position in range(len(names) - 1, -1, -1):
-            if len(names) == 1:
-                break
-            axis = first + position
-            if axis in read:
-                lines.append(f"{names[position]} = {rest}{f' % n_{axis}' if position else ''}")
-            rest = f"{rest} // n_{axis}"
-    return lines
-
-
-def _offset(name: str, layout: Layout, frame: _Frame) -> list[str]:
-    """The terms of the operand's offset; none where it is one value."""
-    walk = layout.walks[name]
-    if walk.full:
-        return ["offsets"] if frame.flat else ["row * n_cols", "cols"]
-    strided = strided_axes(walk, len(layout.axes))
-    terms = []
-    for axis, moves in enumerate(walk.steps):
-        index = frame.indices[axis]
-        if moves and axis in strided:
-            # A column times a stride may pass 2**31 where rows, which are int64, do not.
-            wide = f"{index}.to(tl.int64)" if index in frame.inner and not frame.flat else index
-            terms.append(f"{wide} * {name}_stride_{axis}")
-        elif moves:
-            terms.append(index)
-    return terms
-
-
-def _mask(walk: Walk, frame: _Frame) -> str:
-    """The mask of the axes the operand is read along, of all for a full one: it may have but one
-    row or column, and is addressed by both.
-    """
-    if walk.full:
-        return "mask"
-    if frame.flat:
-        return "mask" if walk.steps[0] else ""
-    split = len(frame.outer)
-    along_rows, along_cols = any(walk.steps[:split]), any(walk.steps[split:])
-    if not frame.tall:
-        return "mask" if along_cols else ""
-    return {
-        (True, True): "mask",
-        (True, False): "row_mask",
-        (False, True): "col_mask",
-        (False, False): "",
-    }[along_rows, along_cols]
-
-
-def _load(item: Input, layout: Layout, frame: _Frame) -> list[str]:
-    terms = _offset(item.name, layout, frame)
+def _reducing_pass(reducing: Pass, region: Region, layout: Layout, frame: Frame) -> list[str]:
+    totals = {item.name: f"{item.name}_total" for item in reducing.reductions}
+    wanted = {str(item.args[0]) for item in reducing.reductions}
     lines = []
-    if len(" + ".join(terms)) > _LONGEST_OFFSET:
-        lines = summed(f"{item.name}_offsets", terms)
-        terms = [f"{item.name}_offsets"]
-    mask = _mask(layout.walks[item.name], frame)
-    zero = "0.0" if item.dtype in FLOATING else "0"
-    masked = (f"mask={mask}", f"other={zero}") if mask else ()
-    loaded = call("tl.load", " + ".join([f"{item.name}_ptr", *terms]), *masked)
-    if item.dtype not in FLOATING:
-        return [*lines, *assigned(item.name, loaded)]
-    widened = call(f"{loaded.text}.to", "tl.float32")
-    if fits(item.name, widened):
-        return [*lines, *assigned(item.name, widened)]
-    return [*lines, *assigned(item.name, loaded), f"    {item.name} = {item.name}.to(tl.float32)"]
+    for item in reducing.reductions:
+        lines += assigned(totals[item.name], accumulator(item))
+    lines += _block(reducing.statements, wanted, region, layout, frame)
+    for item in reducing.reductions:
+        total = totals[item.name]
+        lines += assigned(total, accumulated(item, total), _BLOCK)
+    for item in reducing.reductions:
+        lines += assigned(item.name, concluded(item, totals[item.name]))
+    return [*lines, *body_lines(reducing.after, {item.name for item in reducing.after})]
+
+
+def _block(
+    statements: Sequence[Statement], wanted: set[str], region: Region, layout: Layout, frame: Frame
+) -> list[str]:
+    """The head of a loop over the row, what it reads, and the statements."""
+    read = wanted | {str(arg) for item in statements for arg in item.args}
+    along = [i for i in region.inputs if i.name in read and moves_along_row(i.name, layout)]
+    return [
+        "    for start in range(0, n_cols, BLOCK_SIZE):",
+        *(f"{_BLOCK}{line}" for line in block_lines(frame, layout)),
+        *(line for item in along for line in load(item, layout, frame, _BLOCK)),
+        *body_lines(statements, wanted, indent=_BLOCK),
+    ]
+
+
+def _stores(
+    region: Region, layout: Layout, frame: Frame, *, whole: bool, indent: str = "    "
+) -> list[str]:
+    """The stores of what is as large as the region, or of what is one value a row."""
+    return [
+        line
+        for name, output in zip(output_names(region), region.outputs, strict=True)
+        if (output.shape == region.shape) is whole
+        for line in store(name, output, region, layout, frame, indent)
+    ]
 
 
 def _followed_by_blank(lines: list[str]) -> list[str]:
     return [*lines, ""] if lines else []
-
-
-def _stores(region: Region, layout: Layout, frame: _Frame) -> list[str]:
-    return [
-        line
-        for name, output in zip(output_names(region), region.outputs, strict=True)
-        for line in _store(name, output, region, layout, frame)
-    ]
-
-
-def _store(name: str, output: Output, region: Region, layout: Layout, frame: _Frame) -> list[str]:
-    """An output as large as the region is addressed by row and column even where it has but one;
-    one value a row is stored under the rows' mask.
-    """
-    whole = output.shape == region.shape
-    walk = layout.walks[name]
-    terms = _offset(name, layout, frame)
-    if not walk.full:
-        split = len(frame.outer)
-        if whole and not any(walk.steps[split:]):
-            terms.append("cols")
-        if not whole and frame.tall and not any(walk.steps[:split]):
-            terms.append("row")
-    lines = []
-    if len(" + ".join(terms)) > _LONGEST_OFFSET:
-        lines = summed(f"{name}_offsets", terms)
-        terms = [f"{name}_offsets"]
-    mask = "mask" if whole else "row_mask" if frame.tall else ""
-    stored = [" + ".join([f"{name}_ptr", *terms]), output.value]
-    stored += [f"mask={mask}"] if mask else []
-    return [*lines, *bracketed("    tl.store(", stored, ")")]
 
 
 def _summary(region: Region) -> str:

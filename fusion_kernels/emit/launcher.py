@@ -4,9 +4,10 @@ launches.
 
 from __future__ import annotations
 
+from fusion_kernels.emit.addressing import strided_axes
 from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.expressions import call
-from fusion_kernels.emit.kernel import KernelText, strided_axes
+from fusion_kernels.emit.kernel import KernelText
 from fusion_kernels.emit.layout import Layout, output_names
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
 from fusion_kernels.ir import Input, Output, Region, memory_order

@@ -55,8 +55,7 @@ def emit(
 ) -> KernelSource:
     """The kernel file of `region`.
 
-    Raises `NotEmitted` with the reason when no template covers the region (a row longer than one
-    block, outputs in different memory orders).
+    Raises `NotEmitted` with the reason when no template covers the region (an output with gaps).
     """
     layout = layout_of(region)
     chosen = config or config_for(region, layout)

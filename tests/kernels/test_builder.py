@@ -43,7 +43,7 @@ def test_operands_are_promoted_to_the_widest_kind(dtypes, args, expected):
     assert {made.dtype_of(arg) for arg in last.args if isinstance(arg, str)} == {expected}
 
 
-@pytest.mark.parametrize("op", ["exp", "div", "sigmoid", "row_mean", "row_sum"])
+@pytest.mark.parametrize("op", ["exp", "div", "sigmoid", "row_mean"])
 def test_some_operations_are_floating_whatever_they_read(op):
     made = builder(x="int64")
     value = made.apply(op, *(("x", "x") if op == "div" else ("x",)))

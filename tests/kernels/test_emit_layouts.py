@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import gelu, layer_norm
 
 from fusion_kernels.builder import Builder
-from fusion_kernels.emit.config import candidates
+from fusion_kernels.emit.config import KernelConfig, candidates
 from fusion_kernels.emit.layout import NotEmitted, layout_of
 from fusion_kernels.evaluate import evaluate
 from fusion_kernels.ir import Output
@@ -267,20 +267,23 @@ def test_the_longest_row_is_not(traced, kernel_source) -> None:
     assert kernel_source(example.region).config.block_size == 16384
 
 
-def test_outputs_in_different_orders_are_refused(traced) -> None:
+def test_outputs_in_different_orders(traced, assert_right) -> None:
     x = randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    example = traced(lambda x, y: (x + 1.0, y + 1.0, x + y), x, randn(2, 3, 4, 5))
-    assert refused(example.region) == "outputs lie in memory in different orders"
+    assert_right(traced(lambda x, y: (x + 1.0, y + 1.0, x + y), x, randn(2, 3, 4, 5)))
 
 
-def test_a_row_across_memory_is_refused() -> None:
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_row_across_memory(rows, kernel_run) -> None:
     made = Builder()
     value = made.input("x", "float32", (4, 3), (1, 4), 2)
     made.row_over(1)
     made.at("norm", "norm", "float32")
     result = made.apply("layer_norm", value, None, None, 1e-5)
     region = made.finish("norm", (4, 3), [Output(result, "float32", (4, 3), (1, 4))])
-    assert refused(region) == "a row is not contiguous in memory"
+    x = transposed(randn(4, 3))
+    (out,) = kernel_run(region, (x,), KernelConfig(4, 4, rows))
+    assert out.stride() == (1, 4)
+    torch.testing.assert_close(out, layer_norm(x, (3,)))
 
 
 def test_an_output_with_gaps_is_refused() -> None:
@@ -290,10 +293,36 @@ def test_an_output_with_gaps_is_refused() -> None:
     assert refused(region) == "an output has gaps in memory"
 
 
-def test_a_row_of_two_dimensions_that_is_strided_is_refused(traced) -> None:
-    x = spread(randn(4, 3, 5))
-    example = traced(lambda x: layer_norm(x, (3, 5)), x)
-    assert refused(example.region) == "a row is not one stretch of memory for every input"
+@pytest.mark.parametrize("lay", [spread, transposed])
+def test_a_row_of_two_dimensions_that_is_strided(lay, traced, assert_right) -> None:
+    weight = randn(3, 1)
+    example = traced(lambda x, w: layer_norm(x, (3, 5)) * w, lay(randn(4, 3, 5)), weight)
+    assert_right(example)
+
+
+@pytest.mark.parametrize("shape", [(257, 3), (1, 5), (2, 3, 4), (6, 1), (1, 1)])
+def test_one_value_a_row_beside_a_whole_output(shape, traced, assert_right) -> None:
+    def function(x):
+        mean = x.mean(-1, keepdim=True)
+        return mean, x - mean, (mean * 2.0).exp()
+
+    assert_right(traced(function, randn(*shape)))
+
+
+@pytest.mark.parametrize("shape", [(7, 33), (2, 3, 5)])
+def test_values_of_rows_alone(shape, traced, assert_right) -> None:
+    assert_right(traced(lambda x: x.sum(-1, keepdim=True), randn(*shape)))
+    assert_right(traced(lambda x: x.amax((-1, -2), keepdim=True).tanh(), randn(*shape)))
+
+
+def test_a_row_of_no_elements_has_a_sum(traced, kernel_run) -> None:
+    example = traced(lambda x: x.sum(-1, keepdim=True) + 1.0, randn(4, 5))
+    (out,) = kernel_run(example.region, (randn(4, 0),))
+    assert torch.equal(out, torch.ones(4, 1))
+
+
+def test_rows_of_the_whole_tensor(traced, assert_right) -> None:
+    assert_right(traced(lambda x: x - x.mean((0, 1), keepdim=True), randn(9, 31)))
 
 
 def _fuzz_tensor(r: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
