@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from fusion_kernels.ir import FLOATING, Input, Operand, Output, Region, Statement
+from fusion_kernels.ir import FLOATING, Input, Operand, Output, Region, Statement, Window
 
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _ALWAYS_FLOATING = (
@@ -43,13 +43,19 @@ class Builder:
         self.operand_shape: tuple[int, ...] = ()
 
     def input(
-        self, hint: str, dtype: str, shape: Sequence[int], stride: Sequence[int], rank: int
+        self,
+        hint: str,
+        dtype: str,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        rank: int,
+        window: Window | None = None,
     ) -> str:
         """Declare a tensor the region reads (see `Input`); returns its name."""
         if dtype not in _SUPPORTED:
             raise NotLowered(f"{dtype} tensors have no kernel expression")
         name = self._fresh(hint)
-        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank))
+        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank, window))
         self._dtypes[name] = "float32" if dtype in FLOATING else dtype
         return name
 
@@ -97,6 +103,16 @@ class Builder:
         if self._dtypes[value] == "float32":
             return value
         return self._append("cast", (value, "float32"), "float32", "")
+
+    def cat(self, dim: int, start: int, pieces: Sequence[tuple[str, int]]) -> str:
+        """The pieces, each with the index of the region where it ends, beside one another from
+        `start` on.
+        """
+        dtype = self._common(tuple(value for value, _ in pieces))
+        args: list[Operand] = [dim, start]
+        for value, end in pieces:
+            args += [self._converted(value, dtype), end]
+        return self._append("cat", tuple(args), dtype, "")
 
     def copy(self, value: Operand) -> str:
         """A value that is itself: nothing to compute."""

@@ -56,11 +56,25 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
     values: dict[str, Any] = {}
     for item, tensor in zip(region.inputs, tensors, strict=True):
         values[item.name] = tensor.float() if item.dtype in FLOATING else tensor
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shape = region_shape(region, tensors)
     row = shape[len(shape) - region.row_rank :] if region.row_rank else ()
     for statement in region.body:
-        values[statement.name] = _run(statement, values, tuple(row))
+        if statement.op == "cat":
+            values[statement.name] = _concatenated(statement, values, shape)
+        else:
+            values[statement.name] = _run(statement, values, tuple(row))
     return tuple(_stored(values[output.value], output, shape, region) for output in region.outputs)
+
+
+def region_shape(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """What the region runs over for these tensors; where it is cut into pieces, as captured."""
+    shapes = []
+    for item, tensor in zip(region.inputs, tensors, strict=True):
+        shape = list(tensor.shape)
+        if item.window is not None:
+            shape[item.window.dim] = region.shape[item.window.dim]
+        shapes.append(shape)
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 def output_shape(output: Output, region: Region, shape: Sequence[int]) -> tuple[int, ...]:
@@ -91,6 +105,23 @@ def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> 
         return _odd_rational(RATIONALS[statement.op], args[0])
     result = _OPERATIONS[statement.op](*_as_tensors(statement, args))
     return result.to(_DTYPES[statement.dtype])
+
+
+def _concatenated(
+    statement: Statement, values: dict[str, Any], shape: tuple[int, ...]
+) -> torch.Tensor:
+    dim, start, *pieces = statement.args
+    assert isinstance(dim, int)
+    sizes, begin = list(shape), start
+    found = []
+    for name, end in zip(pieces[::2], pieces[1::2], strict=True):
+        assert isinstance(name, str)
+        assert isinstance(end, int)
+        assert isinstance(begin, int)
+        sizes[dim] = end - begin
+        found.append(values[name].expand(sizes))
+        begin = end
+    return torch.cat(found, dim)
 
 
 def _row_operation(op: str, args: list[Any], row: tuple[int, ...]) -> Any:

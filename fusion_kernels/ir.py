@@ -8,6 +8,10 @@ row, and `layer_norm(x, weight, bias, eps)` is (x - mean) / sqrt(variance + eps)
 over it, with None for a missing weight or bias. An output is as large as the region, or holds one
 value a row. `row_max` and `row_min` need not see a NaN; what must is written out by the lowering.
 
+`cat(dim, start, a, end, b, end ...)` puts pieces beside one another along a dimension of the
+region, counted from the last: `a` from `start` to the first `end`, and so on. What a piece is made
+of stands in that window alone, and inputs of it say so.
+
 The IR says nothing of blocks, warps or devices; `emit` decides those.
 """
 
@@ -63,6 +67,7 @@ FUNCTIONS = (
     "minimum",
     "where",
     "cast",
+    "cat",
     *ROW_OPS,
 )
 
@@ -71,17 +76,31 @@ Operand = str | float | int | bool | None
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of the region along one dimension, where a piece of a concatenation stands.
+
+    `dim` counts from the last dimension, which is -1.
+    """
+
+    dim: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """A tensor the region reads. `shape` has the region's rank, 1 where the tensor broadcasts;
-    `stride` counts
-    elements, 0 where it broadcasts. `rank` is the tensor's own; the dimensions before it are
-    padding."""
+    `stride` counts elements, 0 where it broadcasts. `rank` is the tensor's own; the dimensions
+    before it are padding. With a `window` it stands in that stretch alone, and its size there is
+    the window's.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     rank: int
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +151,12 @@ class Region:
     @property
     def numel(self) -> int:
         return prod(self.shape)
+
+    @property
+    def cut(self) -> frozenset[int]:
+        """The dimensions along which something is concatenated, counted from the first."""
+        dims = (int(item.args[0] or 0) for item in self.body if item.op == "cat")
+        return frozenset(dim % len(self.shape) for dim in dims)
 
     def statement(self, name: str) -> Statement | None:
         """The statement that defines `name`, or None for an input."""

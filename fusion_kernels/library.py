@@ -18,7 +18,7 @@ import torch
 
 from fusion_kernels.cpu import CpuRegion, compile_region
 from fusion_kernels.emit.source import KernelSource, computed
-from fusion_kernels.evaluate import output_shape
+from fusion_kernels.evaluate import output_shape, region_shape
 from fusion_kernels.ir import Output, Region, memory_order
 from fusion_kernels.launch import Recorded, RepeatedLaunch
 from fusion_kernels.load import load_kernel
@@ -155,7 +155,7 @@ def _refuse_backward(overload: Any) -> Callable[..., Any]:
 
 def _fake(region: Region) -> Callable[..., Any]:
     def fake(*tensors: torch.Tensor) -> Any:
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        shape = region_shape(region, tensors)
         results = tuple(_empty(item, region, shape, tensors[0]) for item in region.outputs)
         return results[0] if len(results) == 1 else results
 

@@ -8,7 +8,7 @@ from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.expressions import call
 from fusion_kernels.emit.layout import Layout, Walk, output_names
 from fusion_kernels.emit.wrap import assigned, bracketed, fits, summed
-from fusion_kernels.ir import FLOATING, Input, Output, Region
+from fusion_kernels.ir import FLOATING, Input, Output, Region, Window
 
 _LONGEST_OFFSET = 60
 
@@ -72,12 +72,15 @@ def strided_axes(walk: Walk, axes: int) -> tuple[int, ...]:
 
 def load(item: Input, layout: Layout, frame: Frame, indent: str = "    ") -> list[str]:
     """The operand's value, widened to float32 where it is floating."""
-    terms = _offset(item.name, layout, frame)
+    terms = _offset(item.name, layout, frame, item.window)
     lines = []
     if len(" + ".join(terms)) > _LONGEST_OFFSET:
         lines = summed(f"{item.name}_offsets", terms, indent)
         terms = [f"{item.name}_offsets"]
     mask = _mask(layout.walks[item.name], frame)
+    inside = _inside(item, layout, frame)
+    if inside:
+        mask = f"{mask} & {inside}" if mask else inside
     zero = "0.0" if item.dtype in FLOATING else "0"
     masked = (f"mask={mask}", f"other={zero}") if mask else ()
     loaded = call("tl.load", " + ".join([f"{item.name}_ptr", *terms]), *masked)
@@ -135,17 +138,18 @@ def needs_dense_strides(walk: Walk, axes: int) -> bool:
     return walk.dense and not walk.full and sum(walk.steps[: axes - 1]) > 0 and axes > 2
 
 
-def _axes_read(layout: Layout) -> set[int]:
+def _axes_read(region: Region, layout: Layout) -> set[int]:
     """The axes whose own index some operand is addressed by."""
     partial = [walk for walk in layout.walks.values() if not walk.full]
-    return {axis for walk in partial for axis, moves in enumerate(walk.steps) if moves}
+    moving = {axis for walk in partial for axis, moves in enumerate(walk.steps) if moves}
+    return moving | {layout.axis_of(dim) for dim in region.cut}
 
 
 def index_lines(frame: Frame, region: Region, layout: Layout) -> list[str]:
     """The indices and masks of one program; those of the row's blocks come with each pass where
     the row is longer than one.
     """
-    read = _axes_read(layout)
+    read = _axes_read(region, layout)
     if frame.flat:
         return [
             _known_multiple("n_elements"),
@@ -172,12 +176,12 @@ def index_lines(frame: Frame, region: Region, layout: Layout) -> list[str]:
     return [_known_multiple("n_cols"), *lines, *split]
 
 
-def block_lines(frame: Frame, layout: Layout) -> list[str]:
+def block_lines(frame: Frame, region: Region, layout: Layout) -> list[str]:
     """The indices and the mask of one block of a row that is passed over in a loop."""
     return [
         "cols = start + tl.arange(0, BLOCK_SIZE)",
         "mask = cols < n_cols",
-        *_split_indices(frame, "cols", _axes_read(layout)),
+        *_split_indices(frame, "cols", _axes_read(region, layout)),
     ]
 
 
@@ -204,7 +208,20 @@ def _split_indices(frame: Frame, whole: str, read: set[int]) -> list[str]:
     return lines
 
 
-def _offset(name: str, layout: Layout, frame: Frame) -> list[str]:
+def _inside(item: Input, layout: Layout, frame: Frame) -> str:
+    """Whether an index lies in the window of an operand that moves along it, as text."""
+    if item.window is None or item.shape[item.window.dim] == 1:
+        return ""
+    index = cut_index(item.window.dim, layout, frame)
+    return f"({index} >= {item.window.start}) & ({index} < {item.window.stop})"
+
+
+def cut_index(dim: int, layout: Layout, frame: Frame) -> str:
+    """The name of the index along a dimension that is cut into pieces."""
+    return frame.indices[layout.axis_of(dim)]
+
+
+def _offset(name: str, layout: Layout, frame: Frame, window: Window | None = None) -> list[str]:
     """The terms of the operand's offset; none where it is one value."""
     walk = layout.walks[name]
     if walk.full:
@@ -216,6 +233,8 @@ def _offset(name: str, layout: Layout, frame: Frame) -> list[str]:
         if moves and axis in strided:
             # A column times a stride may pass 2**31 where rows, which are int64, do not.
             wide = f"{index}.to(tl.int64)" if index in frame.inner and not frame.flat else index
+            if window is not None and window.start and axis == layout.axis_of(window.dim):
+                wide = f"({wide} - {window.start})"
             terms.append(f"{wide} * {name}_stride_{axis}")
         elif moves:
             terms.append(index)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fusion_kernels.emit.addressing import (
     Frame,
     block_lines,
+    cut_index,
     frame_of,
     index_lines,
     load,
@@ -20,6 +21,7 @@ from fusion_kernels.emit.body import accumulated, accumulator, body_lines, concl
 from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.layout import Layout, output_names
 from fusion_kernels.emit.loops import Pass, passes_over, written_out
+from fusion_kernels.emit.pieces import with_choices
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
 from fusion_kernels.ir import Region, Statement
 
@@ -47,14 +49,15 @@ def kernel_text(region: Region, layout: Layout, config: KernelConfig) -> KernelT
     pointers = [f"{item.name}_ptr" for item in region.inputs] + [f"{name}_ptr" for name in outputs]
     constexprs = [f"{name}: tl.constexpr" for name in (*config.constexprs(), "GROUP")]
     parameters = [*pointers, *sizes, *strides, *constexprs]
-    work = _looped(written_out(region), layout, frame) if config.looped else None
+    computed = with_choices(region, lambda dim: cut_index(dim, layout, frame))
+    work = _looped(written_out(computed), layout, frame) if config.looped else None
     lines = [
         "@triton.jit",
         *bracketed(f"def {region.name}_kernel(", parameters, "):"),
         f'    """{_summary(region)}"""',
         *_indent(index_lines(frame, region, layout)),
         "",
-        *(work or _in_one_block(region, layout, frame)),
+        *(work or _in_one_block(computed, layout, frame)),
     ]
     return KernelText("\n".join(lines) + "\n", outputs, sizes, strides)
 
@@ -113,7 +116,7 @@ def _block(
     along = [i for i in region.inputs if i.name in read and moves_along_row(i.name, layout)]
     return [
         "    for start in range(0, n_cols, BLOCK_SIZE):",
-        *(f"{_BLOCK}{line}" for line in block_lines(frame, layout)),
+        *(f"{_BLOCK}{line}" for line in block_lines(frame, region, layout)),
         *(line for item in along for line in load(item, layout, frame, _BLOCK)),
         *body_lines(statements, wanted, indent=_BLOCK),
     ]

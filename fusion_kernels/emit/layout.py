@@ -54,6 +54,11 @@ class Layout:
     def permuted(self) -> bool:
         return self.order != tuple(range(len(self.order)))
 
+    def axis_of(self, dim: int) -> int:
+        """The axis that a dimension of the region belongs to."""
+        position = self.order.index(dim % len(self.order))
+        return next(n for n, axis in enumerate(self.axes) if position in axis.dims)
+
     @property
     def inner_size(self) -> int:
         """Elements of a row, or of the innermost axis."""
@@ -115,7 +120,9 @@ def _require_dense(output: Output) -> None:
 
 
 def _is_dense(item: Input | Output, order: tuple[int, ...]) -> bool:
-    """Contiguous over the dimensions it has, in memory order."""
+    """Contiguous over the dimensions it has, in memory order, and all over the region."""
+    if isinstance(item, Input) and item.window is not None:
+        return False
     expected = 1
     for d in reversed(order):
         if item.shape[d] == 1:
@@ -135,17 +142,22 @@ def _merge(
     """Neighbours merge when each dense operand has both or neither, and no strided one moves
     along them.
 
-    A dimension of size 1 joins its neighbour; rows never merge with what is outside of them.
+    A dimension of size 1 joins its neighbour; rows never merge with what is outside of them, nor
+    does a dimension along which pieces lie.
     """
     boundary = len(order) - region.row_rank if region.row_rank else None
     groups: list[list[int]] = []
     for d in range(len(order)):
-        joins = bool(groups) and d != boundary
+        joins = bool(groups) and d != boundary and not _is_cut(region, order, (d, *groups[-1]))
         if joins and _walked_as_one(region, order, operands, dense, groups[-1], d):
             groups[-1].append(d)
         else:
             groups.append([d])
     return tuple(tuple(group) for group in groups) or ((),)
+
+
+def _is_cut(region: Region, order: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    return any(order[d] in region.cut for d in dims)
 
 
 def _walked_as_one(

@@ -72,11 +72,12 @@ def _levels(region: Region, of_row: Sequence[str]) -> tuple[Mapping[str, int], s
     level = {item.name: 0 for item in region.inputs}
     rows = set(of_row)
     for item in region.body:
-        args = [arg for arg in item.args if isinstance(arg, str) and arg in level]
-        level[item.name] = max((level[arg] for arg in args), default=0)
+        args = item.args[:1] if item.op == "cast" else item.args
+        names = [arg for arg in args if isinstance(arg, str)]
+        level[item.name] = max((level.get(name, 0) for name in names), default=0)
         if item.op in REDUCTIONS:
             level[item.name] += 1
-        if item.op in REDUCTIONS or rows.issuperset(args):
+        if item.op in REDUCTIONS or rows.issuperset(names):
             rows.add(item.name)
     return level, rows
 

@@ -12,13 +12,15 @@ import torch
 from torch import fx
 
 from fusion_kernels.builder import Builder, NotLowered
-from fusion_kernels.ir import Output, Region
+from fusion_kernels.ir import Output, Region, Window
 from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match
+from planner.fusion.windows import CAT, Windows, operand_windows, windows_of
 from planner.graph.view import op_name
 
 Hint = Callable[[fx.Node], str]
+_Place = tuple[fx.Node, Window | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +42,23 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     as large as what the region iterates over nor one value a row.
     """
     inside = set(nodes)
-    shape = _region_shape(nodes)
+    windows = windows_of(nodes)
+    shape = _region_shape([node for node in nodes if None in windows[node]])
     builder = Builder()
-    names: dict[fx.Node, str] = {}
-    for node in _inputs(nodes, inside):
-        names[node] = _declare(builder, node, shape, hint)
+    names: dict[_Place, str] = {}
+    for source, window in _inputs(nodes, windows):
+        names[source, window] = _declare(builder, source, shape, hint, window)
     for node in nodes:
-        names[node] = _lower_node(builder, node, names, shape)
+        for window in windows[node]:
+            names[node, window] = _lower_node(builder, node, names, shape, window)
     results = tuple(node for node in nodes if any(user not in inside for user in node.users))
     rank = builder.row_rank
-    outputs = tuple(_output(node, names[node], shape, rank) for node in results)
+    for node in results:
+        if None not in windows[node]:
+            raise NotLowered(f"{node.name} is a piece of a concatenation and read elsewhere")
+    outputs = tuple(_output(node, names[node, None], shape, rank) for node in results)
     region = builder.finish(name, shape, outputs)
-    by_name = {name: node for node, name in names.items() if node not in inside}
+    by_name = {name: node for (node, _), name in names.items() if node not in inside}
     feeding = tuple(by_name[item.name] for item in region.inputs)
     return LoweredRegion(region, feeding, tuple(nodes), results)
 
@@ -77,14 +84,20 @@ def bound_hint(match: Match | None, fallback: Hint) -> Hint:
     return lambda node: names.get(node) or fallback(node)
 
 
-def _inputs(nodes: Sequence[fx.Node], inside: set[fx.Node]) -> list[fx.Node]:
-    found: dict[fx.Node, None] = {}
+def _inputs(nodes: Sequence[fx.Node], windows: Windows) -> list[_Place]:
+    """What is read from outside, and in which windows."""
+    found: dict[_Place, None] = {}
     for node in nodes:
-        found.update((source, None) for source in node.all_input_nodes if source not in inside)
+        for window in windows[node]:
+            for source, own in operand_windows(node, window):
+                if source not in windows:
+                    found[source, own] = None
     return list(found)
 
 
-def _declare(builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint) -> str:
+def _declare(
+    builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint, window: Window | None
+) -> str:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         raise NotLowered(f"{node.name} is a size known only at run time")
@@ -92,8 +105,8 @@ def _declare(builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint
     missing = len(shape) - len(own)
     stride = tuple(0 if n == 1 else int(s) for n, s in zip(own, value.stride(), strict=True))
     dtype = str(value.dtype).removeprefix("torch.")
-    padded = ((1,) * missing + own, (0,) * missing + stride)
-    return builder.input(hint(node), dtype, *padded, rank=len(own))
+    sizes, steps = (1,) * missing + own, (0,) * missing + stride
+    return builder.input(hint(node), dtype, sizes, steps, len(own), window)
 
 
 def _region_shape(nodes: Sequence[fx.Node]) -> tuple[int, ...]:
@@ -108,28 +121,52 @@ def _region_shape(nodes: Sequence[fx.Node]) -> tuple[int, ...]:
 
 
 def _lower_node(
-    builder: Builder, node: fx.Node, names: Mapping[fx.Node, str], shape: tuple[int, ...]
+    builder: Builder,
+    node: fx.Node,
+    names: Mapping[_Place, str],
+    shape: tuple[int, ...],
+    window: Window | None,
 ) -> str:
-    lowering = LOWERINGS.get(op_name(node))
-    if lowering is None:
-        raise NotLowered(f"{op_name(node)} has no kernel expression")
+    op = op_name(node)
+    if op not in LOWERINGS and op != CAT:
+        raise NotLowered(f"{op} has no kernel expression")
     value = node.meta["val"]
     dtype = str(value.dtype).removeprefix("torch.")
     first = node.args[0] if node.args else None
     operand = _shape(first) if isinstance(first, fx.Node) else ()
     builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype, operand)
-    args = [_operand(arg, names) for arg in node.args]
-    kwargs = {key: _operand(arg, names) for key, arg in node.kwargs.items()}
-    result = lowering(builder, *args, **kwargs)
+    if op == CAT:
+        return builder.name_result(_concatenate(builder, node, names, window, len(shape)))
+    if window is not None and op in REDUCTIONS:
+        raise NotLowered("a reduction within a piece of a concatenation")
+    args = [_operand(arg, names, window) for arg in node.args]
+    kwargs = {key: _operand(arg, names, window) for key, arg in node.kwargs.items()}
+    result = LOWERINGS[op](builder, *args, **kwargs)
     rank = builder.row_rank
-    if op_name(node) in REDUCTIONS and operand[-rank:] != shape[len(shape) - rank :]:
+    if op in REDUCTIONS and operand[-rank:] != shape[len(shape) - rank :]:
         raise NotLowered(f"a row of {operand[-rank:]} in a region over {shape}")
     return builder.name_result(result)
 
 
-def _operand(value: Any, names: Mapping[fx.Node, str]) -> Any:
+def _concatenate(
+    builder: Builder,
+    node: fx.Node,
+    names: Mapping[_Place, str],
+    window: Window | None,
+    rank: int,
+) -> str:
+    found = operand_windows(node, window)
+    first = found[0][1]
+    assert first is not None
+    if rank + first.dim == 0:
+        raise NotLowered("a concatenation along the leading dimension")
+    pieces = [(names[source, own], own.stop) for source, own in found if own is not None]
+    return builder.cat(first.dim, first.start, pieces)
+
+
+def _operand(value: Any, names: Mapping[_Place, str], window: Window | None) -> Any:
     if isinstance(value, fx.Node):
-        return names[value]
+        return names[value, window] if (value, window) in names else names[value, None]
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     return value
