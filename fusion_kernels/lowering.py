@@ -215,6 +215,3 @@ POINTWISE: dict[str, Lowering] = {
 }
 
 LOWERINGS: dict[str, Lowering] = {**POINTWISE, **REDUCTIONS}
-
-CONCATENATION = "aten.cat.default"
-"""Fusable too, but its operands are smaller than its result: see planner/fusion/windows.py."""

@@ -70,7 +70,9 @@ def strided_axes(walk: Walk, axes: int) -> tuple[int, ...]:
     return stride_axes(walk)
 
 
-def load(item: Input, layout: Layout, frame: Frame, indent: str = "    ") -> list[str]:
+def load(
+    item: Input, region: Region, layout: Layout, frame: Frame, indent: str = "    "
+) -> list[str]:
     """The operand's value, widened to float32 where it is floating."""
     terms = _offset(item.name, layout, frame, item.window)
     lines = []
@@ -78,7 +80,7 @@ def load(item: Input, layout: Layout, frame: Frame, indent: str = "    ") -> lis
         lines = summed(f"{item.name}_offsets", terms, indent)
         terms = [f"{item.name}_offsets"]
     mask = _mask(layout.walks[item.name], frame)
-    inside = _inside(item, layout, frame)
+    inside = _inside(item, region, layout, frame)
     if inside:
         mask = f"{mask} & {inside}" if mask else inside
     zero = "0.0" if item.dtype in FLOATING else "0"
@@ -208,12 +210,15 @@ def _split_indices(frame: Frame, whole: str, read: set[int]) -> list[str]:
     return lines
 
 
-def _inside(item: Input, layout: Layout, frame: Frame) -> str:
+def _inside(item: Input, region: Region, layout: Layout, frame: Frame) -> str:
     """Whether an index lies in the window of an operand that moves along it, as text."""
-    if item.window is None or item.shape[item.window.dim] == 1:
+    window = item.window
+    if window is None or item.shape[window.dim] == 1:
         return ""
-    index = cut_index(item.window.dim, layout, frame)
-    return f"({index} >= {item.window.start}) & ({index} < {item.window.stop})"
+    index = cut_index(window.dim, layout, frame)
+    parts = [f"({index} >= {window.start})"] if window.start else []
+    parts += [f"({index} < {window.stop})"] if window.stop < region.shape[window.dim] else []
+    return " & ".join(parts)
 
 
 def cut_index(dim: int, layout: Layout, frame: Frame) -> str:

@@ -66,7 +66,7 @@ def _in_one_block(region: Region, layout: Layout, frame: Frame) -> list[str]:
     """Everything is read once, computed and stored."""
     kept = {output.value for output in region.outputs}
     return [
-        *(line for item in region.inputs for line in load(item, layout, frame)),
+        *(line for item in region.inputs for line in load(item, region, layout, frame)),
         "",
         *_followed_by_blank(body_lines(region.body, kept, frame.tall)),
         *_stores(region, layout, frame, whole=True),
@@ -81,7 +81,9 @@ def _looped(region: Region, layout: Layout, frame: Frame) -> list[str]:
     of_row = [item.name for item in region.inputs if not moves_along_row(item.name, layout)]
     passes = passes_over(region, of_row)
     kept = {item.name for item in region.body}
-    lines = [line for i in region.inputs if i.name in of_row for line in load(i, layout, frame)]
+    lines = [
+        line for i in region.inputs if i.name in of_row for line in load(i, region, layout, frame)
+    ]
     lines += body_lines(passes.before, kept)
     for reducing in passes.reducing:
         lines += _followed_by_blank(_reducing_pass(reducing, region, layout, frame))
@@ -117,7 +119,7 @@ def _block(
     return [
         "    for start in range(0, n_cols, BLOCK_SIZE):",
         *(f"{_BLOCK}{line}" for line in block_lines(frame, region, layout)),
-        *(line for item in along for line in load(item, layout, frame, _BLOCK)),
+        *(line for item in along for line in load(item, region, layout, frame, _BLOCK)),
         *body_lines(statements, wanted, indent=_BLOCK),
     ]
 
