@@ -4,6 +4,7 @@ others read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,9 @@ def _inputs(nodes: Sequence[fx.Node], windows: Windows) -> list[_Place]:
             for source, own in operand_windows(node, window):
                 if source not in windows:
                     found[source, own] = None
+    twice = [node for node, count in Counter(node for node, _ in found).items() if count > 1]
+    if twice:
+        raise NotLowered(f"{twice[0].name} is read in several pieces of a concatenation")
     return list(found)
 
 
