@@ -460,6 +460,32 @@ def test_none_numbers_and_nests_are_inputs_like_any() -> None:
     assert fused.fallbacks == 0
 
 
+class Scaled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.tensor([2.0] * 24)
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(24)
+        self.register_buffer("table", torch.linspace(0, 1, 24), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(x + self.table)
+        return out
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_constant_ahead_of_a_buffer_that_no_state_dict_holds() -> None:
+    """torch lists the two as the modules stand, and so does every Llama."""
+    model = nn.Sequential(Scaled(), Table()).eval()
+    fused = _fuse(model, _x())
+    assert fused.fused
+    torch.testing.assert_close(fused(_x()), model(_x()))
+    assert fused.fallbacks == 0
+
+
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("layout", ["transposed", "expanded"])
 def test_an_example_in_another_layout_is_verified_fused(layout: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from planner.graph.compare import require_equal
@@ -22,6 +23,8 @@ from planner.graph.traces import user_traces
 from planner.graph.twin import clone_inputs, separate_inputs, twin_of
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+_RANKS = {InputKind.PARAMETER: 0, InputKind.BUFFER: 0, InputKind.CONSTANT_TENSOR: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,4 +167,19 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     restored = functional.module_call_graph[0].signature
     assert restored is not None
     restored.out_spec = structure
+    _order_inputs(functional)
     return functional
+
+
+def _order_inputs(program: ExportedProgram) -> None:
+    """Weights first, then constants, then the call's inputs. torch puts buffers that no state_dict
+    holds behind the constants.
+    """
+    specs = program.graph_signature.input_specs
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    order = sorted(range(len(specs)), key=lambda n: _RANKS.get(specs[n].kind, len(_RANKS)))
+    first = next(node for node in program.graph.nodes if node.op != "placeholder")
+    for position in order:
+        first.prepend(placeholders[position])
+    specs[:] = [specs[position] for position in order]
+    program.graph_module.recompile()
