@@ -461,8 +461,12 @@ def test_none_numbers_and_nests_are_inputs_like_any() -> None:
 
 
 class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(1, 2, 24))
+
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.tensor([2.0] * 24)
+        return x * self.scale * torch.tensor(2.0)
 
 
 class Table(nn.Module):
