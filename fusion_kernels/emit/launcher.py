@@ -70,8 +70,19 @@ def _shape(region: Region, layout: Layout) -> list[str]:
         whole = layout.permuted or item.rank == len(region.shape)
         if layout.walks[item.name].full and whole:
             return [f"    shape = {item.name}.shape"]
-    shapes = [f"{item.name}.shape" for item in region.inputs]
+    shapes = [_shape_of(item, region, layout) for item in region.inputs]
     return assigned("shape", call("torch.broadcast_shapes", *shapes))
+
+
+def _shape_of(item: Input, region: Region, layout: Layout) -> str:
+    """An operand's shape; a piece is as long as the region is captured where it is cut."""
+    if item.window is None or item.shape[item.window.dim] == 1:
+        return f"{item.name}.shape"
+    rank = len(layout.order)
+    position = layout.order.index(item.window.dim % rank) - rank
+    size = region.shape[item.window.dim]
+    after = f", *{item.name}.shape[{position + 1}:]" if position + 1 else ""
+    return f"(*{item.name}.shape[:{position}], {size}{after})"
 
 
 def _outputs(region: Region, layout: Layout, kernel: KernelText) -> list[str]:
