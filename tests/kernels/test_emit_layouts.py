@@ -11,7 +11,7 @@ from fusion_kernels.builder import Builder
 from fusion_kernels.emit.config import KernelConfig, candidates
 from fusion_kernels.emit.layout import NotEmitted, layout_of
 from fusion_kernels.evaluate import evaluate
-from fusion_kernels.ir import Output
+from fusion_kernels.ir import Output, Window
 
 FUZZED = 240
 
@@ -383,9 +383,9 @@ def _fuzz_inputs(r: random.Random) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("block", range(12))
 def test_random_regions_are_right(block, traced, kernel_run) -> None:
-    """Shapes, broadcasts, permutations, gaps and dtypes at random, at the captured leading size and
-    at others, in other layouts than the captured ones. Chains may cancel, so that elements are
-    compared and rows are not.
+    """Shapes, broadcasts, permutations, gaps and dtypes at random, at the captured leading size
+    and at others, in other layouts than the captured ones. Chains may cancel, so that elements
+    are compared and rows are not.
     """
 
     def assert_right(example: Any, *tensors: torch.Tensor) -> None:
@@ -420,3 +420,25 @@ def _resized(
         for t in tensors
     ]
     return [_fuzz_tensor(r, size, t.dtype) for size, t in zip(sizes, tensors, strict=True)]
+
+
+@pytest.mark.parametrize("config", [None, KernelConfig(4, 4, 8), KernelConfig(8, 4, 1)])
+@pytest.mark.parametrize("lay", [torch.clone, transposed, spread])
+def test_pieces_side_by_side(lay, config, kernel_run) -> None:
+    """Each piece is read in its own stretch alone, wherever it lies in memory."""
+    made = Builder()
+    first = made.input(
+        "first", "float32", (3, 4, 6), lay(randn(3, 4, 6)).stride(), 3, Window(-1, 0, 6)
+    )
+    second = made.input("second", "float32", (1, 4, 5), (0, 5, 1), 3, Window(-1, 6, 11))
+    scale = made.input("scale", "float32", (1, 1, 11), (0, 0, 1), 1)
+    made.at("cat", "cat", "float32")
+    joined = made.cat(-1, 0, [(made.apply("neg", first), 6), (second, 11)])
+    result = made.apply("mul", joined, scale)
+    strides = (44, 11, 1)
+    region = made.finish("pieces", (3, 4, 11), [Output(result, "float32", (3, 4, 11), strides)])
+    tensors = (lay(randn(3, 4, 6)), randn(1, 4, 5, seed=1), randn(11, seed=2))
+    wanted = torch.cat((-tensors[0], tensors[1].expand(3, 4, 5)), -1) * tensors[2]
+    (out,) = kernel_run(region, tensors, config)
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(evaluate(region, tensors)[0], wanted)
