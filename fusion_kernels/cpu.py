@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -77,7 +77,8 @@ def _loses_casts() -> bool:
 def _compile(region: Region, run_eager: Run, reuse: int | None) -> Run:
     from torch._inductor import config, standalone_compile
 
-    examples: list[Any] = [_example(item) for item in region.inputs]
+    leading = _leading_size(region)
+    examples: list[Any] = [_example(_with_leading(item, region, leading)) for item in region.inputs]
     module = make_fx(run_eager, tracing_mode="symbolic")(*_with_open_leading_size(region, examples))
     # Multiply-add in one rounding: a fifth faster on polynomials and no less exact. Inductor drops
     # a cast to a narrower dtype and back unless it is told to keep it.
@@ -104,6 +105,29 @@ def _compile(region: Region, run_eager: Run, reuse: int | None) -> Run:
     return run
 
 
+def _leading_size(region: Region) -> int:
+    """The captured size of the leading dimension, or the next that no other dimension has: where
+    two sizes are equal Inductor takes them for one and would fix both.
+    """
+    size = region.shape[0] if region.shape else 1
+    leading = [item for item in region.inputs if _leads(item, region)]
+    if any(item.stride[0] < max(item.stride) for item in leading):
+        return size  # other sizes would need other strides, and such a call runs uncompiled
+    others = {size for item in region.inputs for size in item.shape[1:]}
+    while size > 1 and size in others:
+        size += 1
+    return size
+
+
+def _with_leading(item: Input, region: Region, size: int) -> Input:
+    return replace(item, shape=(size, *item.shape[1:])) if _leads(item, region) else item
+
+
+def _leads(item: Input, region: Region) -> bool:
+    """Whether the input moves along the region's leading dimension, which is left open."""
+    return item.rank == len(region.shape) > region.row_rank and item.shape[0] > 1
+
+
 def _with_open_leading_size(region: Region, examples: list[torch.Tensor]) -> list[torch.Tensor]:
     """Fake tensors whose size along the region's leading dimension is a symbol, all others fixed.
 
@@ -112,9 +136,8 @@ def _with_open_leading_size(region: Region, examples: list[torch.Tensor]) -> lis
     mode = FakeTensorMode(shape_env=ShapeEnv())
     fakes: list[torch.Tensor] = []
     for item, example in zip(region.inputs, examples, strict=True):
-        leads = item.rank == len(region.shape) > region.row_rank and item.shape[0] > 1
         sizes = [DimDynamic.STATIC] * item.rank
-        if leads:
+        if _leads(item, region):
             sizes[0] = DimDynamic.DUCK
         context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
         fakes.append(mode.from_tensor(example, symbolic_context=context))

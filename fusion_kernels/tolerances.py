@@ -173,9 +173,10 @@ def check_model(
     "norm" is the error against float64, ||out - ref|| / ||ref|| over all draws together: at most
     1.1 times eager's. In float32 it is that of the worst draw: at most 1e-5, or at most twice
     that of eager's worst draw. "difference" is ||fused - eager|| / ||ref|| over all draws
-    together: at most twice eager's own error. NaN and infinities must stand as in `RN(ref)`.
-    Float64, integer and empty outputs are held to `check` draw by draw. Raises ValueError for
-    fewer than 16 draws.
+    together: at most twice eager's own error, which counts as half a step of the dtype where it
+    is less: two results that are both as near as can be lie a step apart. NaN and infinities must
+    stand as in `RN(ref)`. Float64, integer and empty outputs are held to `check` draw by draw.
+    Raises ValueError for fewer than 16 draws.
     """
     _require_draws(fused, references, eager)
     with torch.no_grad():
@@ -202,10 +203,8 @@ def check_model(
         error = Measured(ratio(math.hypot(*ours), size), (draw,))
         whole = _bounded("norm", error, eager_error, MODEL_ERROR * eager_error)
     difference = Measured(ratio(math.hypot(*apart), size), None)
-    return (
-        whole,
-        _bounded("difference", difference, eager_error, MODEL_DIFFERENCE * eager_error),
-    )
+    own = max(eager_error, torch.finfo(dtype).eps / 2)
+    return (whole, _bounded("difference", difference, eager_error, MODEL_DIFFERENCE * own))
 
 
 def _mismatch(out: Tensor, reference: Tensor, dtype: torch.dtype) -> NumericsResult | None:

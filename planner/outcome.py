@@ -25,7 +25,7 @@ def outcomes(plan: FusionPlan, fused: Sequence[NumericsRow], raced: Race) -> tup
     if failed:
         said = f"the fused model fails a numerics check: {failed}"
     elif FUSED in against:
-        said = f"the fused model wins: {_interval(against[FUSED])}; {kept}"
+        said = f"the fused model wins: {_interval(against[FUSED])}; {kept}{_kernels(raced)}"
         found.append(Outcome("fused", said))
     elif FUSED in raced.against_eager:
         said = f"the fused model does not win ({_interval(raced.against_eager[FUSED])})"
@@ -41,6 +41,14 @@ def outcomes(plan: FusionPlan, fused: Sequence[NumericsRow], raced: Race) -> tup
 def failure(rows: Sequence[NumericsRow]) -> str:
     """The measure of the first row that failed; "" when all passed."""
     return next((row.measure for row in rows if not row.passed), "")
+
+
+def _kernels(raced: Race) -> str:
+    """What the kernels bring beside the rest: a dropped mask may be most of a win."""
+    if raced.kernels is None:
+        return ""
+    found = raced.kernels
+    return f"; the kernels alone {found.ratio:.3f}x, {found.low:.3f}-{found.high:.3f}"
 
 
 def _interval(found: Comparison) -> str:

@@ -31,6 +31,8 @@ from planner.timing import Comparison, Timing, compare, interleaved
 from planner.verify import verify_region
 
 _BEFORE = "before"
+_RUNS = "runs"
+"""The check that a kernel failed when it raised an exception."""
 _ROUNDS = 100
 _BUDGET_S = 4.0
 
@@ -183,6 +185,7 @@ def _judge(
     if not right:
         failed = next(row for row in rows if not row.passed)
         reason = f"numerics: {failed.measure} is over its limit ({failed.case})"
+        reason = f"it does not run: {failed.case}" if failed.measure == _RUNS else reason
         return Judged(0, tuple(operators), rows, None, None, (), False, "numerics", reason)
     best, contest = _best_way(ways, operators, right, device, seed)
     # The linear takes part only where its bias moves: beside it a fused norm is lost in the noise.
@@ -209,15 +212,28 @@ def _verified(
     text that fails gives way to the default one.
     """
     operator = define(way.source, write_kernel(way.source, kernels))
-    rows = verify_region(way.lowered, operator, device, seed)
+    rows = _checked(way, operator, device, seed)
     if not device.startswith("cuda") or not all(row.passed for row in rows):
         return (), (operator, rows)
     trials = tune(way, operator, kernels, device, seed)
-    tuned = verify_region(way.lowered, operator, device, seed)
+    tuned = _checked(way, operator, device, seed)
     if all(row.passed for row in tuned):
         return trials, (operator, tuned)
     operator.use(way.source, write_kernel(way.source, kernels))
     return trials, (operator, rows)
+
+
+def _checked(
+    way: Candidate, operator: FusedOperator, device: str, seed: int
+) -> tuple[NumericsRow, ...]:
+    """The kernel's checks; one that raises is a failure of that kernel, and no other suffers."""
+    try:
+        return verify_region(way.lowered, operator, device, seed)
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        said = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        dtype = way.lowered.region.outputs[0].dtype
+        return (NumericsRow(operator.name, dtype, None, None, 0.0, False, _RUNS, said),)
 
 
 def _best_way(

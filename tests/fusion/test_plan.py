@@ -235,6 +235,21 @@ def test_a_kernel_that_is_wrong_is_never_raced_nor_kept(
     assert (row.kept, row.measured_us) == (False, None)
 
 
+@pytest.mark.usefixtures("raced")
+def test_a_kernel_that_raises_is_left_out_and_the_others_stay(
+    monkeypatch: pytest.MonkeyPatch, x: Tensor, tmp_path: Path
+) -> None:
+    def verify(lowered: Any, operator: Any, *_: Any) -> tuple[NumericsRow, ...]:
+        if "exp" in lowered.region.name:
+            raise AssertionError("expected size 1==16\nand a long story")
+        return (NumericsRow(operator.name, "float32", 0.0, 0.0, 1e-5, True, "element"),)
+
+    monkeypatch.setattr(planning, "verify_region", verify)
+    plan = _plan(Chain(lambda x: ((x.exp() * 2) @ x.t(), x.sin() * 3)), x, tmp_path)
+    assert [fusion.kept for fusion in plan.fusions] == [False, True]
+    assert plan.fusions[0].reason == "it does not run: AssertionError: expected size 1==16"
+
+
 @pytest.mark.usefixtures("calls", "raced")
 def test_kernels_are_written_under_their_names(x: Tensor, tmp_path: Path) -> None:
     plan = _plan(Layers(1), x, tmp_path / "kernels")

@@ -90,6 +90,20 @@ def test_a_user_s_cast_is_kept(traced):
     assert torch.equal(compiled.run(x)[0], x.bfloat16().float() * 3.0)
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (16, 16, 5), (4, 3, 4)])
+@pytest.mark.parametrize("lay", [torch.clone, transposed])
+def test_a_leading_size_that_equals_another_stays_open(shape, lay, traced):
+    """Inductor takes equal sizes for one and would fix both."""
+    weight = randn(shape[-1], seed=1)
+    example = traced(lambda x, w: torch.tanh(x * w + 1), lay(randn(*shape)), weight)
+    compiled = compile_region(example.region)
+    assert compiled.compiled, compiled.reason
+    for leading in (1, shape[0], shape[0] + 3, 0):
+        x = lay(randn(leading, *shape[1:], seed=2))
+        (out,) = compiled.run(x, weight)
+        torch.testing.assert_close(out, torch.tanh(x * weight + 1))
+
+
 def test_a_region_with_a_cast_is_not_compiled_where_inductor_would_drop_it(traced, monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
     with_cast = traced(lambda x: x.to(torch.bfloat16).to(torch.float32) * 3.0, randn(8, 33))

@@ -441,6 +441,16 @@ def test_planted_bugs_of_a_model_are_caught(dtype, bug):
     assert not failures(check_model(eager, eager, references))
 
 
+def test_a_float32_model_may_be_a_step_from_an_eager_one_that_is_nearly_exact():
+    """Both round rightly but now and then; the difference is not held to less than a step."""
+    references = [torch.rand(64, 33, dtype=torch.float64) + 1 for _ in range(16)]
+    eager = [ref.float() for ref in references]
+    for steps, passed in ((1, True), (3, False)):
+        fused = [base + steps * torch.finfo(torch.float32).eps for base in eager]
+        found = {r.measure: r.passed for r in check_model(fused, eager, references)}
+        assert found == {"norm": True, "difference": passed}
+
+
 def test_integer_outputs_of_a_model_agree_exactly():
     tokens = [torch.arange(8) + i for i in range(16)]
     assert not failures(check_model(tokens, tokens, tokens))
