@@ -8,13 +8,14 @@ import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
-from fusion_kernels.ir import FLOATING, ROW_OPS, Input, Operand, Output, Region, Statement
+from fusion_kernels.ir import FLOATING, Input, Operand, Output, Region, Statement, Window
 
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _ALWAYS_FLOATING = (
     *("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "sin", "cos", "div"),
-    *ROW_OPS,
+    *("row_mean", "layer_norm"),
 )
 _ARITHMETIC = ("add", "sub", "mul", "neg", "abs")
 _LONGEST_NAME = 24
@@ -37,27 +38,37 @@ class Builder:
         self._dtypes: dict[str, str] = {}
         self._origin = ""
         self._hint = ""
-        self._row_rank = 0
+        self.row_rank = 0
         self.result_dtype = "float32"
+        self.operand_shape: tuple[int, ...] = ()
 
     def input(
-        self, hint: str, dtype: str, shape: Sequence[int], stride: Sequence[int], rank: int
+        self,
+        hint: str,
+        dtype: str,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        rank: int,
+        window: Window | None = None,
     ) -> str:
         """Declare a tensor the region reads (see `Input`); returns its name."""
         if dtype not in _SUPPORTED:
             raise NotLowered(f"{dtype} tensors have no kernel expression")
         name = self._fresh(hint)
-        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank))
+        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank, window))
         self._dtypes[name] = "float32" if dtype in FLOATING else dtype
         return name
 
-    def at(self, origin: str, hint: str, result_dtype: str) -> None:
+    def at(
+        self, origin: str, hint: str, result_dtype: str, operand_shape: Sequence[int] = ()
+    ) -> None:
         """The statements that follow come from graph node `origin`, whose result has
-        `result_dtype`.
+        `result_dtype` and whose first operand has `operand_shape`.
         """
         if result_dtype not in _SUPPORTED:
             raise NotLowered(f"{result_dtype} tensors have no kernel expression")
         self._origin, self._hint, self.result_dtype = origin, hint, result_dtype
+        self.operand_shape = tuple(operand_shape)
 
     def apply(self, op: str, *args: Operand, hint: str = "") -> str:
         """Append `op(args)` with operands promoted to one dtype; returns the result's name."""
@@ -93,6 +104,16 @@ class Builder:
             return value
         return self._append("cast", (value, "float32"), "float32", "")
 
+    def cat(self, dim: int, start: int, pieces: Sequence[tuple[str, int]]) -> str:
+        """The pieces, each with the index of the region where it ends, beside one another from
+        `start` on.
+        """
+        dtype = self._common(tuple(value for value, _ in pieces))
+        args: list[Operand] = [dim, start]
+        for value, end in pieces:
+            args += [self._converted(value, dtype), end]
+        return self._append("cat", tuple(args), dtype, "")
+
     def copy(self, value: Operand) -> str:
         """A value that is itself: nothing to compute."""
         return str(value)
@@ -127,9 +148,14 @@ class Builder:
 
     def row_over(self, rank: int) -> None:
         """Declare that the last `rank` dimensions form a row; one region has one kind of row."""
-        if self._row_rank not in (0, rank):
+        if self.row_rank not in (0, rank):
             raise NotLowered("two reductions over different dimensions in one region")
-        self._row_rank = rank
+        self.row_rank = rank
+
+    @property
+    def row_length(self) -> int:
+        """Elements of the current operand's row."""
+        return prod(self.operand_shape[len(self.operand_shape) - self.row_rank :])
 
     def finish(self, name: str, shape: Sequence[int], outputs: Sequence[Output]) -> Region:
         """The region, with statements nothing reads left out."""
@@ -142,7 +168,7 @@ class Builder:
         return Region(
             name,
             tuple(shape),
-            self._row_rank,
+            self.row_rank,
             tuple(item for item in self._inputs if item.name in needed),
             tuple(reversed(body)),
             tuple(outputs),
@@ -205,10 +231,11 @@ class Builder:
 # What the text of a kernel or its launcher calls its own.
 _TEMPLATE_NAMES = (
     "tl torch triton row rows cols mask row_mask col_mask offsets shape n_rows n_cols n_elements "
-    "erf tanh grid mean centered variance out max float tuple BLOCK_SIZE ROWS NUM_WARPS"
+    "erf tanh grid start mean centered variance out max float tuple BLOCK_SIZE ROWS NUM_WARPS"
 )
 # Names made of others: pointers, strides, sizes, indices.
 _PARAMETER = re.compile(
-    r"_ptr$|_stride$|_offsets$|^out_|^n$|^i\d*$|_kernel$|_(mean|centered|variance)$"
+    r"_ptr$|_stride$|_offsets$|^out_|^n$|^i\d*$|_kernel$|_total$"
+    r"|_(mean|deviation|rest|centered|square|variance|padded|factor|normed|scaled)$"
 )
 _RESERVED = frozenset((*keyword.kwlist, *_TEMPLATE_NAMES.split()))

@@ -56,20 +56,40 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
     values: dict[str, Any] = {}
     for item, tensor in zip(region.inputs, tensors, strict=True):
         values[item.name] = tensor.float() if item.dtype in FLOATING else tensor
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    shape = region_shape(region, tensors)
     row = shape[len(shape) - region.row_rank :] if region.row_rank else ()
     for statement in region.body:
-        values[statement.name] = _run(statement, values, tuple(row))
+        if statement.op == "cat":
+            values[statement.name] = _concatenated(statement, values, shape)
+        else:
+            values[statement.name] = _run(statement, values, tuple(row))
     return tuple(_stored(values[output.value], output, shape, region) for output in region.outputs)
 
 
+def region_shape(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """What the region runs over for these tensors; where it is cut into pieces, as captured."""
+    shapes = []
+    for item, tensor in zip(region.inputs, tensors, strict=True):
+        shape = list(tensor.shape)
+        if item.window is not None:
+            shape[item.window.dim] = region.shape[item.window.dim]
+        shapes.append(shape)
+    return tuple(torch.broadcast_shapes(*shapes))
+
+
+def output_shape(output: Output, region: Region, shape: Sequence[int]) -> tuple[int, ...]:
+    """The output's sizes where the region runs over `shape`."""
+    captured = zip(output.shape, region.shape, shape, strict=True)
+    return tuple(size if own == whole else 1 for own, whole, size in captured)
+
+
 def _stored(
-    value: torch.Tensor, output: Output, shape: tuple[int, ...], region: Region
+    value: torch.Tensor, output: Output, shape: Sequence[int], region: Region
 ) -> torch.Tensor:
     """The value rounded to the output's dtype, a fresh tensor in the output's memory order."""
-    order = memory_order(region.shape, output.stride)
+    order = memory_order(output.shape, output.stride)
     inverse = tuple(order.index(d) for d in range(len(order)))
-    whole = value.to(_DTYPES[output.dtype]).expand(shape)
+    whole = value.to(_DTYPES[output.dtype]).expand(output_shape(output, region, shape))
     return whole.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
 
 
@@ -87,13 +107,34 @@ def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> 
     return result.to(_DTYPES[statement.dtype])
 
 
+def _concatenated(
+    statement: Statement, values: dict[str, Any], shape: tuple[int, ...]
+) -> torch.Tensor:
+    dim, start, *pieces = statement.args
+    assert isinstance(dim, int)
+    sizes, begin = list(shape), start
+    found = []
+    for name, end in zip(pieces[::2], pieces[1::2], strict=True):
+        assert isinstance(name, str)
+        assert isinstance(end, int)
+        assert isinstance(begin, int)
+        sizes[dim] = end - begin
+        found.append(values[name].expand(sizes))
+        begin = end
+    return torch.cat(found, dim)
+
+
 def _row_operation(op: str, args: list[Any], row: tuple[int, ...]) -> Any:
     """A reduction over the row; what broadcasts along it counts once for every element."""
-    x = args[0].expand((*args[0].shape[: -len(row)], *row))
+    x = args[0].expand((*args[0].shape[: args[0].dim() - len(row)], *row))
     dims = tuple(range(-len(row), 0))
     if op == "layer_norm":
         return _layer_norm(x, row, *args[1:])
-    return x.sum(dims, keepdim=True) if op == "row_sum" else x.mean(dims, keepdim=True)
+    if op == "row_sum":
+        return x.sum(dims, keepdim=True, dtype=x.dtype)
+    if op == "row_mean":
+        return x.mean(dims, keepdim=True)
+    return x.amax(dims, keepdim=True) if op == "row_max" else x.amin(dims, keepdim=True)
 
 
 def _layer_norm(

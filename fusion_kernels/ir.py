@@ -3,9 +3,14 @@
 A region iterates over `shape`. Inputs are loaded at every point (a dimension of size 1
 broadcasts), the body is a sequence of statements in float32 (integers and booleans keep their
 dtype), outputs are stored rounded once to their dtype. With `row_rank` > 0 the last `row_rank`
-dimensions form a row: `row_sum` and `row_mean` reduce over it to one value a row, and
-`layer_norm(x, weight, bias, eps)` is (x - mean) / sqrt(variance + eps) * weight + bias over it,
-with None for a missing weight or bias.
+dimensions form a row: `row_sum`, `row_mean`, `row_max` and `row_min` reduce over it to one value a
+row, and `layer_norm(x, weight, bias, eps)` is (x - mean) / sqrt(variance + eps) * weight + bias
+over it, with None for a missing weight or bias. An output is as large as the region, or holds one
+value a row. `row_max` and `row_min` need not see a NaN; what must is written out by the lowering.
+
+`cat(dim, start, a, end, b, end ...)` puts pieces beside one another along a dimension of the
+region, counted from the last: `a` from `start` to the first `end`, and so on. What a piece is made
+of stands in that window alone, and inputs of it say so.
 
 The IR says nothing of blocks, warps or devices; `emit` decides those.
 """
@@ -25,7 +30,10 @@ SHORT_DTYPE = {
     "bool": "b8",
 }
 
-ROW_OPS = ("row_sum", "row_mean", "layer_norm")
+INTEGER_LIMITS = {f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
+
+REDUCTIONS = ("row_sum", "row_mean", "row_max", "row_min")
+ROW_OPS = (*REDUCTIONS, "layer_norm")
 
 INFIX = {
     "add": "+",
@@ -59,6 +67,7 @@ FUNCTIONS = (
     "minimum",
     "where",
     "cast",
+    "cat",
     *ROW_OPS,
 )
 
@@ -67,17 +76,31 @@ Operand = str | float | int | bool | None
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of the region along one dimension, where a piece of a concatenation stands.
+
+    `dim` counts from the last dimension, which is -1.
+    """
+
+    dim: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """A tensor the region reads. `shape` has the region's rank, 1 where the tensor broadcasts;
-    `stride` counts
-    elements, 0 where it broadcasts. `rank` is the tensor's own; the dimensions before it are
-    padding."""
+    `stride` counts elements, 0 where it broadcasts. `rank` is the tensor's own; the dimensions
+    before it are padding. With a `window` it stands in that stretch alone, and its size there is
+    the window's.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     rank: int
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +120,13 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value to store: `value` names an input or statement, `stride` the layout of the result."""
+    """A value to store: `value` names an input or statement. `shape` is the region's, with 1 along
+    the row for one value a row; `stride` is the layout of the result.
+    """
 
     value: str
     dtype: str
+    shape: tuple[int, ...]
     stride: tuple[int, ...]
 
 
@@ -126,6 +152,12 @@ class Region:
     def numel(self) -> int:
         return prod(self.shape)
 
+    @property
+    def cut(self) -> frozenset[int]:
+        """The dimensions along which something is concatenated, counted from the first."""
+        dims = (int(item.args[0] or 0) for item in self.body if item.op == "cat")
+        return frozenset(dim % len(self.shape) for dim in dims)
+
     def statement(self, name: str) -> Statement | None:
         """The statement that defines `name`, or None for an input."""
         return next((item for item in self.body if item.name == name), None)
@@ -137,7 +169,7 @@ class Region:
 def region_text(region: Region) -> str:
     """The region as readable text, one line a statement with its origin."""
     inputs = ", ".join(f"{item.name}: {_tensor(item.dtype, item.shape)}" for item in region.inputs)
-    outputs = ", ".join(_tensor(item.dtype, region.shape) for item in region.outputs)
+    outputs = ", ".join(_tensor(item.dtype, item.shape) for item in region.outputs)
     rows = f", rows over the last {region.row_rank}" if region.row_rank else ""
     lines = [f"region {region.name}({inputs}) -> {outputs}{rows}"]
     width = max((len(item.name) for item in region.body), default=0)

@@ -9,7 +9,7 @@ requires grad.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from fusion_kernels.cpu import CpuRegion, compile_region
-from fusion_kernels.emit.layout import Layout
 from fusion_kernels.emit.source import KernelSource, computed
-from fusion_kernels.ir import Region
+from fusion_kernels.evaluate import output_shape, region_shape
+from fusion_kernels.ir import Output, Region, memory_order
 from fusion_kernels.launch import Recorded, RepeatedLaunch
 from fusion_kernels.load import load_kernel
 
@@ -107,7 +107,7 @@ def define(source: KernelSource, path: Path) -> FusedOperator:
     _LIBRARY.impl(name, operator.on_cpu, "CPU")
     _LIBRARY.impl(name, operator.on_cuda, "CUDA")
     _LIBRARY.impl(name, _refuse_backward(operator.overload), "Autograd")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(source.region, source.layout))
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(source.region))
     _DEFINED[name] = operator
     return operator
 
@@ -162,18 +162,21 @@ def _refuse_backward(overload: Any) -> Callable[..., Any]:
     return call
 
 
-def _fake(region: Region, layout: Layout) -> Callable[..., Any]:
-    inverse = tuple(layout.order.index(d) for d in range(len(layout.order)))
-
+def _fake(region: Region) -> Callable[..., Any]:
     def fake(*tensors: torch.Tensor) -> Any:
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-        permuted = [shape[d] for d in layout.order]
-        results = tuple(
-            torch.empty(
-                permuted, dtype=getattr(torch, output.dtype), device=tensors[0].device
-            ).permute(inverse)
-            for output in region.outputs
-        )
+        shape = region_shape(region, tensors)
+        results = tuple(_empty(item, region, shape, tensors[0]) for item in region.outputs)
         return results[0] if len(results) == 1 else results
 
     return fake
+
+
+def _empty(
+    output: Output, region: Region, shape: Sequence[int], like: torch.Tensor
+) -> torch.Tensor:
+    """A tensor without values in the output's memory order."""
+    order = memory_order(output.shape, output.stride)
+    sizes = output_shape(output, region, shape)
+    dtype = getattr(torch, output.dtype)
+    made = torch.empty([sizes[d] for d in order], dtype=dtype, device=like.device)
+    return made.permute([order.index(d) for d in range(len(order))])

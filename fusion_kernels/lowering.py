@@ -12,6 +12,7 @@ from typing import Any
 
 from fusion_kernels.builder import Builder, NotLowered
 from fusion_kernels.ir import FLOATING
+from fusion_kernels.reductions import REDUCTIONS
 
 Lowering = Callable[..., str]
 Value = Any  # the name of a value in the region, or a Python literal
@@ -117,19 +118,6 @@ def _copy(b: Builder, x: Value, *_: object, **__: object) -> str:
     return b.copy(x)
 
 
-def _layer_norm(
-    b: Builder,
-    x: Value,
-    normalized_shape: tuple[int, ...],
-    weight: Value = None,
-    bias: Value = None,
-    eps: float = 1e-5,
-    *_: object,
-) -> str:
-    b.row_over(len(normalized_shape))
-    return b.apply("layer_norm", x, weight, bias, float(eps))
-
-
 def _same(op: str) -> Lowering:
     """An operation that the region knows by itself."""
 
@@ -226,6 +214,4 @@ POINTWISE: dict[str, Lowering] = {
     "aten.clone.default": _copy,
 }
 
-ROW_REDUCTIONS: dict[str, Lowering] = {"aten.layer_norm.default": _layer_norm}
-
-LOWERINGS: dict[str, Lowering] = {**POINTWISE, **ROW_REDUCTIONS}
+LOWERINGS: dict[str, Lowering] = {**POINTWISE, **REDUCTIONS}

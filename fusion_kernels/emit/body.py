@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from fusion_kernels.emit.expressions import QUOTIENT, Text, call, triton_text
+from collections.abc import Sequence, Set
+
+from fusion_kernels.emit.expressions import QUOTIENT, TL_DTYPE, Text, call, triton_text
 from fusion_kernels.emit.wrap import assigned, fits, summed
-from fusion_kernels.ir import ROW_OPS, Operand, Region, Statement
+from fusion_kernels.ir import INTEGER_LIMITS, ROW_OPS, Operand, Statement
 
 _LONGEST_INLINED = 60
+_REDUCERS = {"row_sum": "tl.sum", "row_max": "tl.max", "row_min": "tl.min"}
 
 
-def body_lines(region: Region, tall: bool) -> list[str]:
-    """What one statement alone reads is written into it, as long as the line stays whole.
+def body_lines(
+    statements: Sequence[Statement], kept: Set[str], tall: bool = False, indent: str = "    "
+) -> list[str]:
+    """What one statement alone reads is written into it, as long as the line stays whole; values
+    in `kept` are read by others.
 
     `tall` tells that a program holds several rows: values are `[ROWS, BLOCK_SIZE]`, else
     `[BLOCK_SIZE]`.
@@ -18,8 +24,8 @@ def body_lines(region: Region, tall: bool) -> list[str]:
     lines: list[str] = []
     origin = None
     inlined: dict[str, Text] = {}
-    once = _read_once(region)
-    for item in region.body:
+    once = _read_once(statements, kept)
+    for item in statements:
         if item.op not in ROW_OPS and item.name in once:
             text = triton_text(item, inlined)
             if len(text.text) <= _LONGEST_INLINED:
@@ -27,38 +33,58 @@ def body_lines(region: Region, tall: bool) -> list[str]:
                 continue
         if item.origin != origin:
             origin = item.origin
-            lines.append(f"    # {origin}")
+            lines.append(f"{indent}# {origin}")
         if item.op in ROW_OPS:
             lines += _row_operation(item, tall)
         else:
-            lines += _pointwise(item, inlined)
+            lines += _pointwise(item, inlined, indent)
     return lines
 
 
-def _pointwise(item: Statement, inlined: dict[str, Text]) -> list[str]:
+def accumulator(item: Statement) -> Text:
+    """What a reduction over several blocks starts from: `[BLOCK_SIZE]` of what does not count."""
+    neutral = _neutral(item.op, item.dtype)
+    return call("tl.full", "(BLOCK_SIZE,)", neutral, TL_DTYPE[item.dtype])
+
+
+def accumulated(item: Statement, total: str) -> Text:
+    """The accumulator with one more block."""
+    value = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype)).text
+    if item.op in ("row_sum", "row_mean"):
+        return Text(f"{total} + {value}", QUOTIENT - 1)
+    return call("tl.maximum" if item.op == "row_max" else "tl.minimum", total, value)
+
+
+def concluded(item: Statement, total: str) -> Text:
+    """The row's value from the accumulator."""
+    if item.op == "row_mean":
+        return _mean(_sum(total, tall=False))
+    return _reduced(_REDUCERS[item.op], total, tall=False)
+
+
+def _pointwise(item: Statement, inlined: dict[str, Text], indent: str) -> list[str]:
     text = triton_text(item, inlined)
-    if fits(item.name, text):
-        return assigned(item.name, text)
+    if fits(item.name, text, indent):
+        return assigned(item.name, text, indent)
     lines = []
     for arg in item.args:
         if isinstance(arg, str) and arg in inlined:
-            lines += assigned(arg, inlined.pop(arg))
-    return [*lines, *assigned(item.name, triton_text(item, inlined))]
+            lines += assigned(arg, inlined.pop(arg), indent)
+    return [*lines, *assigned(item.name, triton_text(item, inlined), indent)]
 
 
-def _read_once(region: Region) -> set[str]:
+def _read_once(statements: Sequence[Statement], kept: Set[str]) -> set[str]:
     """Pointwise values that exactly one pointwise statement of the same graph node reads, once."""
     readers: dict[str, list[str]] = {}
-    for item in region.body:
+    for item in statements:
         origin = "" if item.op in ROW_OPS else item.origin
         for arg in item.args:
             if isinstance(arg, str):
                 readers.setdefault(arg, []).append(origin)
-    stored = {output.value for output in region.outputs}
     return {
         item.name
-        for item in region.body
-        if item.name not in stored and readers.get(item.name) == [item.origin]
+        for item in statements
+        if item.name not in kept and readers.get(item.name) == [item.origin]
     }
 
 
@@ -66,8 +92,20 @@ def _row_operation(item: Statement, tall: bool) -> list[str]:
     """Lanes past the row's end hold whatever the body made of zeros; they never count."""
     if item.op == "layer_norm":
         return _layer_norm(item, tall)
-    total = _sum(f"tl.where(mask, {item.args[0]}, 0.0)", tall)
-    return assigned(item.name, total if item.op == "row_sum" else _mean(total))
+    kept = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype)).text
+    if item.op == "row_mean":
+        return assigned(item.name, _mean(_sum(kept, tall)))
+    return assigned(item.name, _reduced(_REDUCERS[item.op], kept, tall))
+
+
+def _neutral(op: str, dtype: str) -> str:
+    """What a lane past the row's end holds, so that it does not count."""
+    if op in ("row_sum", "row_mean"):
+        return "0.0" if dtype == "float32" else "0"
+    if dtype == "float32":
+        return 'float("-inf")' if op == "row_max" else 'float("inf")'
+    low, high = INTEGER_LIMITS[dtype]
+    return str(low if op == "row_max" else high)
 
 
 def _layer_norm(item: Statement, tall: bool) -> list[str]:
@@ -93,7 +131,11 @@ def _affine(normalized: str, weight: Operand, bias: Operand) -> list[str]:
 
 
 def _sum(value: str, tall: bool) -> Text:
-    return call("tl.sum", value, *(("axis=1", "keep_dims=True") if tall else ("axis=0",)))
+    return _reduced("tl.sum", value, tall)
+
+
+def _reduced(reducer: str, value: str, tall: bool) -> Text:
+    return call(reducer, value, *(("axis=1", "keep_dims=True") if tall else ("axis=0",)))
 
 
 def _mean(total: Text) -> Text:

@@ -6,22 +6,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusion_kernels.emit.layout import Layout, NotEmitted
+from fusion_kernels.emit.layout import Layout
 from fusion_kernels.ir import Region
 
-# One block holds a whole row in registers; past this a kernel would spill.
+# One block holds a whole row in registers; past this a kernel would spill, and loops instead.
 LONGEST_ROW = 16384
 
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
     """`block_size` elements along the inner axis, `rows` rows a program (None where the axis is
-    flat).
+    flat); with `looped` a program passes over its row in blocks.
     """
 
     block_size: int
     num_warps: int
     rows: int | None = None
+    looped: bool = False
 
     def constexprs(self) -> dict[str, int]:
         """The kernel's compile-time constants by name."""
@@ -30,7 +31,8 @@ class KernelConfig:
 
     def __str__(self) -> str:
         rows = "" if self.rows is None else f", {self.rows} rows"
-        return f"block {self.block_size}{rows}, {self.num_warps} warps"
+        blocks = "blocks of" if self.looped else "block"
+        return f"{blocks} {self.block_size}{rows}, {self.num_warps} warps"
 
 
 def config_for(region: Region, layout: Layout) -> KernelConfig:
@@ -39,21 +41,13 @@ def config_for(region: Region, layout: Layout) -> KernelConfig:
 
 
 def candidates(region: Region, layout: Layout) -> tuple[KernelConfig, ...]:
-    """Configurations worth timing, the default first.
-
-    Raises `NotEmitted` when a row does not fit one block.
-    """
+    """Configurations worth timing, the default first."""
     if len(layout.axes) == 1 and not region.row_rank:
         return _flat(region.numel)
-    inner = layout.axes[-1].size
+    inner = layout.inner_size
     if not region.row_rank:
         return _tiles(inner)
-    if inner > LONGEST_ROW:
-        raise NotEmitted(
-            f"a row of {inner} elements does not fit one block of {LONGEST_ROW}; "
-            "there is no looped template yet"
-        )
-    return _whole_rows(inner)
+    return _whole_rows(inner) if inner <= LONGEST_ROW else _LOOPED
 
 
 def _flat(numel: int) -> tuple[KernelConfig, ...]:
@@ -107,6 +101,14 @@ def _whole_rows(inner: int) -> tuple[KernelConfig, ...]:
         KernelConfig(block, min(32, 2 * warps), 1),
         KernelConfig(block, min(32, 2 * warps), 2),
     )
+
+
+_LOOPED = (
+    KernelConfig(4096, 8, 1, looped=True),
+    KernelConfig(8192, 16, 1, looped=True),
+    KernelConfig(2048, 8, 1, looped=True),
+    KernelConfig(4096, 16, 1, looped=True),
+)
 
 
 def _power_of_two(n: int) -> int:

@@ -4,12 +4,13 @@ launches.
 
 from __future__ import annotations
 
+from fusion_kernels.emit.addressing import strided_axes
 from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.expressions import call
-from fusion_kernels.emit.kernel import KernelText, strided_axes
-from fusion_kernels.emit.layout import Layout
+from fusion_kernels.emit.kernel import KernelText
+from fusion_kernels.emit.layout import Layout, output_names
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
-from fusion_kernels.ir import Region
+from fusion_kernels.ir import Input, Output, Region, memory_order
 
 
 def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: KernelText) -> str:
@@ -28,9 +29,9 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
         ),
         *_prepare(region, layout),
         *_shape(region, layout),
-        *_outputs(region, kernel),
-        *_sizes(layout, kernel),
-        f"    if {kernel.output_names[0]}.numel():",
+        *_outputs(region, layout, kernel),
+        *_sizes(region, layout, kernel),
+        f"    if {_something(region, kernel)}:",
         f"        grid = {_grid(region, kernel, config)}",
         *bracketed(f"        {region.name}_kernel[grid](", arguments, ")"),
         *_return(layout, kernel),
@@ -69,29 +70,80 @@ def _shape(region: Region, layout: Layout) -> list[str]:
         whole = layout.permuted or item.rank == len(region.shape)
         if layout.walks[item.name].full and whole:
             return [f"    shape = {item.name}.shape"]
-    shapes = [f"{item.name}.shape" for item in region.inputs]
+    shapes = [_shape_of(item, region, layout) for item in region.inputs]
     return assigned("shape", call("torch.broadcast_shapes", *shapes))
 
 
-def _outputs(region: Region, kernel: KernelText) -> list[str]:
+def _shape_of(item: Input, region: Region, layout: Layout) -> str:
+    """An operand's shape; a piece is as long as the region is captured where it is cut."""
+    if item.window is None or item.shape[item.window.dim] == 1:
+        return f"{item.name}.shape"
+    rank = len(layout.order)
+    position = layout.order.index(item.window.dim % rank) - rank
+    size = region.shape[item.window.dim]
+    after = f", *{item.name}.shape[{position + 1}:]" if position + 1 else ""
+    return f"(*{item.name}.shape[:{position}], {size}{after})"
+
+
+def _outputs(region: Region, layout: Layout, kernel: KernelText) -> list[str]:
+    """Each is allocated dense, with its dimensions in the order of the kernel's."""
     device = region.inputs[0].name
     lines: list[str] = []
     for name, output in zip(kernel.output_names, region.outputs, strict=True):
         options = (f"dtype=torch.{output.dtype}", f"device={device}.device")
-        lines += assigned(name, call("torch.empty", "shape", *options))
+        sizes = _own_sizes(output, region, layout)
+        order = _own_order(output, layout)
+        if order == tuple(range(len(order))):
+            lines += assigned(name, call("torch.empty", _size_text(sizes), *options))
+            continue
+        made = call("torch.empty", _size_text([sizes[d] for d in order]), *options)
+        lines += assigned(name, made)
+        inverse = tuple(order.index(d) for d in range(len(order)))
+        lines.append(f"    {name} = {name}.permute{inverse}")
     return lines
 
 
-def _sizes(layout: Layout, kernel: KernelText) -> list[str]:
+def _own_sizes(output: Output, region: Region, layout: Layout) -> list[str]:
+    rank = len(layout.order)
+    kept = [output.shape[d] == region.shape[d] for d in layout.order]
+    return [f"shape[{d - rank}]" if kept[d] else "1" for d in range(rank)]
+
+
+def _own_order(output: Output, layout: Layout) -> tuple[int, ...]:
+    """The output's memory order within the kernel's dimensions."""
+    shape = tuple(output.shape[d] for d in layout.order)
+    return memory_order(shape, tuple(output.stride[d] for d in layout.order))
+
+
+def _size_text(sizes: list[str]) -> str:
+    if sizes == [f"shape[{d - len(sizes)}]" for d in range(len(sizes))]:
+        return "shape"
+    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def _something(region: Region, kernel: KernelText) -> str:
+    """Whether there is anything to compute: a row of no elements still has its sum."""
+    whole = [
+        name
+        for name, output in zip(kernel.output_names, region.outputs, strict=True)
+        if output.shape == region.shape
+    ]
+    return f"{whole[0]}.numel()" if len(whole) == len(region.outputs) else "n_rows"
+
+
+def _sizes(region: Region, layout: Layout, kernel: KernelText) -> list[str]:
     out = kernel.output_names[0]
     if kernel.sizes == ("n_elements",):
         return [f"    n_elements = {out}.numel()"]
-    lines = [f"    n_cols = {_product(layout.axes[-1].dims, len(layout.order))}"]
-    lines += [
-        f"    n_{axis} = {_product(layout.axes[axis].dims, len(layout.order))}"
-        for axis in range(1, len(layout.axes) - 1)
-    ]
-    return [*lines, f"    n_rows = {out}.numel() // max(n_cols, 1)"]
+    rank = len(layout.order)
+    inside = tuple(d for axis in layout.axes[layout.outer :] for d in axis.dims)
+    outside = tuple(d for axis in layout.axes[: layout.outer] for d in axis.dims)
+    lines = [f"    n_cols = {_product(inside, rank)}"]
+    axes = (*range(1, layout.outer), *range(layout.outer + 1, len(layout.axes)))
+    lines += [f"    n_{axis} = {_product(layout.axes[axis].dims, rank)}" for axis in axes]
+    if region.outputs[0].shape == region.shape:
+        return [*lines, f"    n_rows = {out}.numel() // max(n_cols, 1)"]
+    return [*lines, f"    n_rows = {_product(outside, rank)}"]
 
 
 def _product(dims: tuple[int, ...], rank: int) -> str:
@@ -102,11 +154,12 @@ def _strides(region: Region, layout: Layout) -> list[str]:
     """An axis's stride is that of the innermost dimension the operand moves along within it."""
     rank = len(layout.order)
     texts = []
-    for item in region.inputs:
-        walk = layout.walks[item.name]
-        for axis in strided_axes(walk, len(layout.axes)):
+    operands: dict[str, Input | Output] = {item.name: item for item in region.inputs}
+    operands |= dict(zip(output_names(region), region.outputs, strict=True))
+    for name, item in operands.items():
+        for axis in strided_axes(layout.walks[name], len(layout.axes)):
             moving = [d for d in layout.axes[axis].dims if item.shape[layout.order[d]] != 1]
-            texts.append(f"{item.name}.stride({moving[-1] - rank})")
+            texts.append(f"{name}.stride({moving[-1] - rank})")
     return texts
 
 

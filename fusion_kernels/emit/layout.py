@@ -1,8 +1,8 @@
 """How a region's dimensions become kernel indices: which merge, and where each operand lies.
 
-Dimensions are taken in the memory order of the first output. Neighbours merge into one axis when
-every operand walks them as one. The innermost axis becomes `cols` (or, when it is the only one,
-flat `offsets`), the others `row`.
+Dimensions are taken in memory order, those of the row last. Neighbours merge into one axis when
+every operand walks them as one. The axes of the row (or, without rows, the innermost axis) become
+`cols`, those before them `row`; a single axis without rows becomes flat `offsets`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from fusion_kernels.ir import Input, Region, memory_order
+from fusion_kernels.ir import Input, Output, Region, memory_order
 
 
 class NotEmitted(Exception):
@@ -41,61 +41,88 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`order` permutes the region's dimensions to memory order; `axes` from outer to inner."""
+    """`order` permutes the region's dimensions to memory order; `axes` from outer to inner, the
+    first `outer` of them outside of the row. `walks` holds inputs and outputs by name.
+    """
 
     order: tuple[int, ...]
     axes: tuple[Axis, ...]
+    outer: int
     walks: dict[str, Walk]
 
     @property
     def permuted(self) -> bool:
         return self.order != tuple(range(len(self.order)))
 
+    def axis_of(self, dim: int) -> int:
+        """The axis that a dimension of the region belongs to."""
+        position = self.order.index(dim % len(self.order))
+        return next(n for n, axis in enumerate(self.axes) if position in axis.dims)
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of a row, or of the innermost axis."""
+        return prod([axis.size for axis in self.axes[self.outer :]])
+
 
 def layout_of(region: Region) -> Layout:
-    """The region's axes and every input's walk.
+    """The region's axes and every operand's walk.
 
-    Raises `NotEmitted` when outputs disagree on memory order, or a row is not one axis.
+    Raises `NotEmitted` for an output with gaps in memory.
     """
+    for output in region.outputs:
+        _require_dense(output)
     order = _memory_order(region)
     shape = tuple(region.shape[d] for d in order)
-    dense = {item.name: _is_dense(item, order) for item in region.inputs}
-    groups = _merge(region, order, shape, dense)
+    operands: dict[str, Input | Output] = {item.name: item for item in region.inputs}
+    operands |= dict(zip(output_names(region), region.outputs, strict=True))
+    dense = {name: _is_dense(item, order) for name, item in operands.items()}
+    groups = _merge(region, order, operands, dense)
     axes = tuple(Axis(dims, prod([shape[d] for d in dims])) for dims in groups)
     walks = {
-        item.name: Walk(
-            dense[item.name],
-            item.shape == region.shape and dense[item.name],
+        name: Walk(
+            dense[name],
+            item.shape == region.shape and dense[name],
             tuple(any(item.shape[order[d]] != 1 for d in axis.dims) for axis in axes),
         )
-        for item in region.inputs
+        for name, item in operands.items()
     }
-    return Layout(order, axes, walks)
+    boundary = len(order) - region.row_rank
+    outer = sum(axis.dims[0] < boundary for axis in axes) if region.row_rank else len(axes) - 1
+    return Layout(order, axes, outer, walks)
+
+
+def output_names(region: Region) -> tuple[str, ...]:
+    """Names of the outputs: `out`, or `out_` and the value's name when there are several."""
+    if len(region.outputs) == 1:
+        return ("out",)
+    return tuple(f"out_{output.value}" for output in region.outputs)
 
 
 def _memory_order(region: Region) -> tuple[int, ...]:
-    orders = {_order(region.shape, output.stride) for output in region.outputs}
-    if len(orders) > 1:
-        raise NotEmitted("outputs lie in memory in different orders")
-    order = orders.pop()
-    tail = len(order) - region.row_rank
-    if region.row_rank and order[tail:] != tuple(range(tail, len(order))):
-        raise NotEmitted("a row is not contiguous in memory")
-    return order
+    """That of the first operand as large as the region, outputs first; the row's dimensions stay
+    last.
+    """
+    operands: tuple[Input | Output, ...] = (*region.outputs, *region.inputs)
+    main = next((item for item in operands if item.shape == region.shape), None)
+    if main is None:
+        return tuple(range(len(region.shape)))
+    tail = len(region.shape) - region.row_rank
+    outside = memory_order(region.shape[:tail], main.stride[:tail])
+    within = memory_order(region.shape[tail:], main.stride[tail:])
+    return (*outside, *(tail + d for d in within))
 
 
-def _order(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    order = memory_order(shape, stride)
-    expected = 1
-    for d in reversed(order):
-        if shape[d] != 1 and stride[d] != expected and 0 not in shape:
-            raise NotEmitted("an output has gaps in memory")
-        expected *= shape[d]
-    return order
+def _require_dense(output: Output) -> None:
+    order = memory_order(output.shape, output.stride)
+    if 0 not in output.shape and not _is_dense(output, order):
+        raise NotEmitted("an output has gaps in memory")
 
 
-def _is_dense(item: Input, order: tuple[int, ...]) -> bool:
-    """Contiguous over the dimensions it has, in memory order."""
+def _is_dense(item: Input | Output, order: tuple[int, ...]) -> bool:
+    """Contiguous over the dimensions it has, in memory order, and all over the region."""
+    if isinstance(item, Input) and item.window is not None:
+        return False
     expected = 1
     for d in reversed(order):
         if item.shape[d] == 1:
@@ -107,31 +134,36 @@ def _is_dense(item: Input, order: tuple[int, ...]) -> bool:
 
 
 def _merge(
-    region: Region, order: tuple[int, ...], shape: tuple[int, ...], dense: dict[str, bool]
+    region: Region,
+    order: tuple[int, ...],
+    operands: dict[str, Input | Output],
+    dense: dict[str, bool],
 ) -> tuple[tuple[int, ...], ...]:
     """Neighbours merge when each dense operand has both or neither, and no strided one moves
     along them.
 
-    A dimension of size 1 joins its neighbour; rows never merge with what is outside of them.
+    A dimension of size 1 joins its neighbour; rows never merge with what is outside of them, nor
+    does a dimension along which pieces lie.
     """
     boundary = len(order) - region.row_rank if region.row_rank else None
     groups: list[list[int]] = []
-    for d in range(len(shape)):
-        joins = (
-            bool(groups) and d != boundary and _walked_as_one(region, order, dense, groups[-1], d)
-        )
-        if joins:
+    for d in range(len(order)):
+        joins = bool(groups) and d != boundary and not _is_cut(region, order, (d, *groups[-1]))
+        if joins and _walked_as_one(region, order, operands, dense, groups[-1], d):
             groups[-1].append(d)
         else:
             groups.append([d])
-    if boundary is not None and sum(group[0] >= boundary for group in groups) > 1:
-        raise NotEmitted("a row is not one stretch of memory for every input")
     return tuple(tuple(group) for group in groups) or ((),)
+
+
+def _is_cut(region: Region, order: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    return any(order[d] in region.cut for d in dims)
 
 
 def _walked_as_one(
     region: Region,
     order: tuple[int, ...],
+    operands: dict[str, Input | Output],
     dense: dict[str, bool],
     group: list[int],
     d: int,
@@ -139,11 +171,11 @@ def _walked_as_one(
     sizes = [region.shape[order[g]] for g in group]
     if region.shape[order[d]] == 1 or all(size == 1 for size in sizes):
         return True
-    for item in region.inputs:
+    for name, item in operands.items():
         moves_inner = item.shape[order[d]] != 1
         moves_outer = {item.shape[order[g]] != 1 for g in group if region.shape[order[g]] != 1}
         if moves_outer != {moves_inner}:
             return False
-        if moves_inner and not dense[item.name]:
+        if moves_inner and not dense[name]:
             return False
     return True

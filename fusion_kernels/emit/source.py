@@ -55,8 +55,7 @@ def emit(
 ) -> KernelSource:
     """The kernel file of `region`.
 
-    Raises `NotEmitted` with the reason when no template covers the region (a row longer than one
-    block, outputs in different memory orders).
+    Raises `NotEmitted` with the reason when no template covers the region (an output with gaps).
     """
     layout = layout_of(region)
     chosen = config or config_for(region, layout)
@@ -101,7 +100,7 @@ def computed(region: Region) -> str:
 def _inner(region: Region, layout: Layout) -> int:
     """The size the kernel walks along: all elements where it is flat, else those of a row."""
     flat = len(layout.axes) == 1 and not region.row_rank
-    return region.numel if flat else layout.axes[-1].size
+    return region.numel if flat else layout.inner_size
 
 
 def _header(region: Region, provenance: Provenance) -> str:

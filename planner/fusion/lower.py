@@ -4,6 +4,7 @@ others read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,15 @@ import torch
 from torch import fx
 
 from fusion_kernels.builder import Builder, NotLowered
-from fusion_kernels.ir import Output, Region
+from fusion_kernels.ir import Output, Region, Window
 from fusion_kernels.lowering import LOWERINGS
+from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match
+from planner.fusion.windows import CAT, Windows, operand_windows, windows_of
 from planner.graph.view import op_name
 
 Hint = Callable[[fx.Node], str]
+_Place = tuple[fx.Node, Window | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +39,27 @@ class LoweredRegion:
 def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     """The region that computes `nodes` (in graph order); values read outside become outputs.
 
-    Raises `NotLowered` with the reason when a node has no expression, or when an output is smaller
-    than what the region iterates over.
+    Raises `NotLowered` with the reason when a node has no expression, or when an output is neither
+    as large as what the region iterates over nor one value a row.
     """
     inside = set(nodes)
-    shape = tuple(torch.broadcast_shapes(*(_shape(node) for node in nodes)))
+    windows = windows_of(nodes)
+    shape = _region_shape([node for node in nodes if None in windows[node]])
     builder = Builder()
-    names: dict[fx.Node, str] = {}
-    for node in _inputs(nodes, inside):
-        names[node] = _declare(builder, node, shape, hint)
+    names: dict[_Place, str] = {}
+    for source, window in _inputs(nodes, windows):
+        names[source, window] = _declare(builder, source, shape, hint, window)
     for node in nodes:
-        names[node] = _lower_node(builder, node, names)
+        for window in windows[node]:
+            names[node, window] = _lower_node(builder, node, names, shape, window)
     results = tuple(node for node in nodes if any(user not in inside for user in node.users))
-    outputs = tuple(_output(node, names[node], shape) for node in results)
+    rank = builder.row_rank
+    for node in results:
+        if None not in windows[node]:
+            raise NotLowered(f"{node.name} is a piece of a concatenation and read elsewhere")
+    outputs = tuple(_output(node, names[node, None], shape, rank) for node in results)
     region = builder.finish(name, shape, outputs)
-    by_name = {name: node for node, name in names.items() if node not in inside}
+    by_name = {name: node for (node, _), name in names.items() if node not in inside}
     feeding = tuple(by_name[item.name] for item in region.inputs)
     return LoweredRegion(region, feeding, tuple(nodes), results)
 
@@ -75,14 +85,23 @@ def bound_hint(match: Match | None, fallback: Hint) -> Hint:
     return lambda node: names.get(node) or fallback(node)
 
 
-def _inputs(nodes: Sequence[fx.Node], inside: set[fx.Node]) -> list[fx.Node]:
-    found: dict[fx.Node, None] = {}
+def _inputs(nodes: Sequence[fx.Node], windows: Windows) -> list[_Place]:
+    """What is read from outside, and in which windows."""
+    found: dict[_Place, None] = {}
     for node in nodes:
-        found.update((source, None) for source in node.all_input_nodes if source not in inside)
+        for window in windows[node]:
+            for source, own in operand_windows(node, window):
+                if source not in windows:
+                    found[source, own] = None
+    twice = [node for node, count in Counter(node for node, _ in found).items() if count > 1]
+    if twice:
+        raise NotLowered(f"{twice[0].name} is read in several pieces of a concatenation")
     return list(found)
 
 
-def _declare(builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint) -> str:
+def _declare(
+    builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint, window: Window | None
+) -> str:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         raise NotLowered(f"{node.name} is a size known only at run time")
@@ -90,39 +109,84 @@ def _declare(builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint
     missing = len(shape) - len(own)
     stride = tuple(0 if n == 1 else int(s) for n, s in zip(own, value.stride(), strict=True))
     dtype = str(value.dtype).removeprefix("torch.")
-    padded = ((1,) * missing + own, (0,) * missing + stride)
-    return builder.input(hint(node), dtype, *padded, rank=len(own))
+    sizes, steps = (1,) * missing + own, (0,) * missing + stride
+    return builder.input(hint(node), dtype, sizes, steps, len(own), window)
 
 
-def _lower_node(builder: Builder, node: fx.Node, names: Mapping[fx.Node, str]) -> str:
-    lowering = LOWERINGS.get(op_name(node))
-    if lowering is None:
-        raise NotLowered(f"{op_name(node)} has no kernel expression")
+def _region_shape(nodes: Sequence[fx.Node]) -> tuple[int, ...]:
+    """What the region runs over: its nodes' shapes and those of what they reduce, broadcast."""
+    shapes = [_shape(node) for node in nodes]
+    reduced = [node.args[0] for node in nodes if op_name(node) in REDUCTIONS]
+    shapes += [_shape(source) for source in reduced if isinstance(source, fx.Node)]
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError as error:
+        raise NotLowered(f"shapes {sorted(set(shapes))} do not broadcast") from error
+
+
+def _lower_node(
+    builder: Builder,
+    node: fx.Node,
+    names: Mapping[_Place, str],
+    shape: tuple[int, ...],
+    window: Window | None,
+) -> str:
+    op = op_name(node)
+    if op not in LOWERINGS and op != CAT:
+        raise NotLowered(f"{op} has no kernel expression")
     value = node.meta["val"]
     dtype = str(value.dtype).removeprefix("torch.")
-    builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype)
-    args = [_operand(arg, names) for arg in node.args]
-    kwargs = {key: _operand(arg, names) for key, arg in node.kwargs.items()}
-    return builder.name_result(lowering(builder, *args, **kwargs))
+    first = node.args[0] if node.args else None
+    operand = _shape(first) if isinstance(first, fx.Node) else ()
+    builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype, operand)
+    if op == CAT:
+        return builder.name_result(_concatenate(builder, node, names, window, len(shape)))
+    if window is not None and op in REDUCTIONS:
+        raise NotLowered("a reduction within a piece of a concatenation")
+    args = [_operand(arg, names, window) for arg in node.args]
+    kwargs = {key: _operand(arg, names, window) for key, arg in node.kwargs.items()}
+    result = LOWERINGS[op](builder, *args, **kwargs)
+    rank = builder.row_rank
+    if op in REDUCTIONS and operand[-rank:] != shape[len(shape) - rank :]:
+        raise NotLowered(f"a row of {operand[-rank:]} in a region over {shape}")
+    return builder.name_result(result)
 
 
-def _operand(value: Any, names: Mapping[fx.Node, str]) -> Any:
+def _concatenate(
+    builder: Builder,
+    node: fx.Node,
+    names: Mapping[_Place, str],
+    window: Window | None,
+    rank: int,
+) -> str:
+    found = operand_windows(node, window)
+    first = found[0][1]
+    assert first is not None
+    if rank + first.dim == 0:
+        raise NotLowered("a concatenation along the leading dimension")
+    pieces = [(names[source, own], own.stop) for source, own in found if own is not None]
+    return builder.cat(first.dim, first.start, pieces)
+
+
+def _operand(value: Any, names: Mapping[_Place, str], window: Window | None) -> Any:
     if isinstance(value, fx.Node):
-        return names[value]
+        return names[value, window] if (value, window) in names else names[value, None]
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     return value
 
 
-def _output(node: fx.Node, value: str, shape: tuple[int, ...]) -> Output:
+def _output(node: fx.Node, value: str, shape: tuple[int, ...], row_rank: int) -> Output:
+    """As large as the region, or one value a row."""
     own = _shape(node)
-    if own != shape:
+    of_row = shape[: len(shape) - row_rank] + (1,) * row_rank
+    if own not in (shape, of_row):
         raise NotLowered(
             f"{node.name} of shape {own} is read elsewhere, the region runs over {shape}"
         )
     tensor = node.meta["val"]
     stride = tuple(int(s) for s in tensor.stride())
-    return Output(value, str(tensor.dtype).removeprefix("torch."), stride)
+    return Output(value, str(tensor.dtype).removeprefix("torch."), own, stride)
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

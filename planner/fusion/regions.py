@@ -1,4 +1,4 @@
-"""Grows fusable regions: named matches first, then chains of pointwise operators, each convex.
+"""Grows fusable regions: named matches first, then whatever a kernel can hold, each convex.
 
 Regions are the vertices of a quotient graph that stays acyclic: two neighbours merge only when no
 other path leads from one to the other, so that every region can run as one call.
@@ -15,12 +15,18 @@ from torch import fx
 from fusion_kernels.builder import NotLowered
 from fusion_kernels.emit.config import candidates
 from fusion_kernels.emit.layout import NotEmitted, layout_of
-from fusion_kernels.lowering import POINTWISE
+from fusion_kernels.lowering import LOWERINGS
+from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
 from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
+from planner.fusion.windows import CAT
 from planner.graph.view import op_name
 
-AUTOMATIC = "pointwise_chain"
+POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
+"""What the automatic regions are called: those without and those with a reduction."""
+_FUSABLE = frozenset((*LOWERINGS, CAT))
+_WORTH_ALONE = frozenset(name for name in REDUCTIONS if "norm." in name or "softmax" in name)
+"""Operators for which eager passes over a row several times, or slowly once."""
 _MOST_INPUTS = 16
 
 
@@ -36,8 +42,8 @@ class RegionPlan:
 def find_regions(
     graph: fx.Graph, matches: Sequence[Match], hint: Hint
 ) -> tuple[tuple[RegionPlan, ...], tuple[Mismatch, ...]]:
-    """Disjoint convex regions covering the matches and every pointwise chain of two or more
-    operators.
+    """Disjoint convex regions covering the matches, every chain of two or more pointwise
+    operators, reductions and concatenations, and single norms and softmaxes.
 
     What stays alone, and every merge refused, is returned with its reason.
     """
@@ -48,13 +54,13 @@ def find_regions(
         if reason:
             rejected.append(Mismatch(match.rule, "check", reason, match.root.name))
     for node in graph.nodes:
-        if op_name(node) in POINTWISE and node not in growth.group_of:
+        if op_name(node) in _FUSABLE and node not in growth.group_of:
             growth.single(node)
     for node in graph.nodes:
         for source in node.all_input_nodes:
             reason = growth.merge(source, node)
             if reason:
-                rejected.append(Mismatch(AUTOMATIC, "check", reason, node.name))
+                rejected.append(Mismatch(POINTWISE_CHAIN, "check", reason, node.name))
     plans, alone = growth.finish()
     return plans, (*rejected, *alone)
 
@@ -106,7 +112,7 @@ class _Growth:
         if not self._convex(first, second):
             return f"not convex with {source.name}: a path leaves the region and comes back"
         union = sorted(self._members[first] + self._members[second], key=self._order.__getitem__)
-        reason = self._refusal(union, AUTOMATIC)
+        reason = self._refusal(union, POINTWISE_CHAIN)
         if reason:
             return f"not joined with {source.name}: {reason}"
         self._contract(first, second)
@@ -119,13 +125,25 @@ class _Growth:
         for group, members in sorted(self._members.items()):
             match = self._match.get(group)
             if len(members) == 1 and match is None:
-                alone.append(_alone(members[0]))
-                continue
+                reason = self._lonely(members[0])
+                if reason:
+                    alone.append(Mismatch(POINTWISE_CHAIN, "pattern", reason, members[0].name))
+                    continue
             name = match.variant if match else chain_name(members)
             lowered = lower(members, name, bound_hint(match, self._hint))
-            plans.append(RegionPlan(match.rule if match else AUTOMATIC, lowered, match))
+            automatic = ROW_CHAIN if lowered.region.row_rank else POINTWISE_CHAIN
+            plans.append(RegionPlan(match.rule if match else automatic, lowered, match))
         plans.sort(key=lambda plan: self._order[plan.lowered.nodes[-1]])
         return tuple(plans), tuple(alone)
+
+    def _lonely(self, node: fx.Node) -> str | None:
+        """Why a single operator is left to eager."""
+        if op_name(node) in _WORTH_ALONE:
+            return self._refusal([node], POINTWISE_CHAIN)
+        neighbours = (*node.all_input_nodes, *node.users)
+        around = [op_name(n) for n in neighbours if n.op == "call_function"]
+        named = ", ".join(dict.fromkeys(around)) or "inputs and outputs"
+        return f"single operator: it joins none of its neighbours ({named})"
 
     def _refusal(self, nodes: Sequence[fx.Node], name: str) -> str | None:
         try:
@@ -171,13 +189,6 @@ class _Growth:
             self.group_of[node] = into
         if absorbed in self._match:
             self._match[into] = self._match.pop(absorbed)
-
-
-def _alone(node: fx.Node) -> Mismatch:
-    around = [op_name(n) for n in (*node.all_input_nodes, *node.users) if n.op == "call_function"]
-    neighbours = ", ".join(dict.fromkeys(around)) or "inputs and outputs"
-    reason = f"single operator: it joins none of its neighbours ({neighbours})"
-    return Mismatch(AUTOMATIC, "pattern", reason, node.name)
 
 
 def chain_name(nodes: Sequence[fx.Node]) -> str:

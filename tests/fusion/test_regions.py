@@ -31,7 +31,7 @@ def test_a_path_that_leaves_and_comes_back_keeps_the_two_ends_apart(
 ) -> None:
     def form(x: Any) -> Any:
         h = x.exp() * 2
-        return h + h.sum(-1, keepdim=True)
+        return h + h.cumsum(-1)
 
     grown = grow(form, X)
     assert grown.regions == [["exp", "mul"]]
@@ -62,7 +62,7 @@ def test_a_match_that_is_not_convex_is_refused_and_its_nodes_may_still_chain(
 
     def form(x: Any, b: Any) -> Any:
         h = x + b
-        return gelu(h) + h.sum(-1, keepdim=True)
+        return gelu(h) + h.cumsum(-1)
 
     grown = grow(form, X, X[0])
     assert grown.matches
@@ -190,10 +190,51 @@ def test_a_chain_does_not_span_devices(trace: Any, grow_graph: Any) -> None:
     assert any("it spans devices ['cpu', 'meta']" in m.reason for m in grown.rejected)
 
 
-def test_a_row_that_fits_no_block_is_refused(grow: Any) -> None:
-    grown = grow(lambda x, r: layer_norm(x + r, [20000]), *(torch.randn(2, 20000),) * 2)
+def test_a_row_longer_than_a_block_is_fused(grow: Any, rewritten: Any) -> None:
+    def form(x: Any, r: Any) -> Any:
+        return layer_norm(x + r, [20000])
+
+    x, r = torch.randn(2, 20000), torch.randn(2, 20000)
+    grown = grow(form, x, r)
+    assert grown.regions == [["add", "layer_norm"]]
+    _same(grown, rewritten, form, x, r)
+
+
+def test_a_reduction_joins_what_is_before_and_after_it(grow: Any, rewritten: Any) -> None:
+    """As RMSNorm is written out; the sum goes on as a residual."""
+
+    def form(x: Any, r: Any, w: Any) -> Any:
+        h = x + r
+        return h, w * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+    grown = grow(form, X, R, X[0])
+    assert len(grown.regions) == 1
+    assert grown.plans[0].rule == "row_chain"
+    assert [node.name for node in grown.plans[0].lowered.outputs] == ["add", "mul_1"]
+    _same(grown, rewritten, form, X, R, X[0])
+
+
+@pytest.mark.parametrize("alone", [lambda x: layer_norm(x, [8]), lambda x: x.softmax(-1)])
+def test_a_norm_or_softmax_is_a_place_of_its_own(grow: Any, rewritten: Any, alone: Any) -> None:
+    grown = grow(alone, X)
+    assert len(grown.regions) == 1
+    _same(grown, rewritten, alone, X)
+
+
+def test_a_single_sum_is_left_to_eager(grow: Any) -> None:
+    grown = grow(lambda x: x.sum(-1, keepdim=True), X)
     assert grown.regions == []
-    assert any("does not fit one block" in m.reason for m in grown.rejected)
+    assert any("single operator" in m.reason for m in grown.rejected)
+
+
+def test_rows_of_two_kinds_stay_apart(grow: Any, rewritten: Any) -> None:
+    def form(x: Any) -> Any:
+        h = (x - x.mean(-1, keepdim=True)).exp()
+        return h - h.mean((0, 1), keepdim=True)
+
+    grown = grow(form, X)
+    assert grown.regions == [["mean", "sub", "exp"], ["mean", "sub"]]
+    _same(grown, rewritten, form, X)
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -21,7 +21,7 @@ def reduction(op: str, dtype: str = "float32", width: int = 5) -> Region:
     made.row_over(1)
     made.at("node", "node", "float32")
     value = made.apply("sub", made.apply(op, x), y)
-    return made.finish("reduction", (4, 5), [Output(value, "float32", (5, 1))])
+    return made.finish("reduction", (4, 5), [Output(value, "float32", (4, 5), (5, 1))])
 
 
 @pytest.mark.parametrize("op", ["row_sum", "row_mean"])

@@ -19,7 +19,7 @@ def region_of(name: str, size: int):
     made = Builder()
     made.input("x", "float32", (size,), (1,), 1)
     made.at("node", "node", "float32")
-    return made.finish("r", (size,), [Output(made.apply(name, "x"), "float32", (1,))])
+    return made.finish("r", (size,), [Output(made.apply(name, "x"), "float32", (size,), (1,))])
 
 
 def run(name: str, x: torch.Tensor) -> torch.Tensor:

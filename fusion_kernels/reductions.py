@@ -1,0 +1,201 @@
+"""ATen reductions over a row, and what is made of them, as region statements.
+
+A row is the last dimensions of the region. Each entry takes the builder and the operator's
+arguments, dimensions as they stand in the call, and returns the name of the result: one value a
+row, or one an element for softmax and the norms. Reduced dimensions are kept, with size 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fusion_kernels.builder import Builder, NotLowered
+from fusion_kernels.ir import FLOATING
+
+Value = Any  # the name of a value in the region, or a Python literal
+
+
+def _layer_norm(
+    b: Builder,
+    x: Value,
+    normalized_shape: tuple[int, ...],
+    weight: Value = None,
+    bias: Value = None,
+    eps: float = 1e-5,
+    *_: object,
+) -> str:
+    b.row_over(len(normalized_shape))
+    return b.apply("layer_norm", x, weight, bias, float(eps))
+
+
+def _rms_norm(
+    b: Builder,
+    x: Value,
+    normalized_shape: tuple[int, ...],
+    weight: Value = None,
+    eps: float | None = None,
+) -> str:
+    """x / sqrt(mean(x^2) + eps) * weight; without eps that of the tensor's dtype, as in torch."""
+    b.row_over(len(normalized_shape))
+    least = _EPSILON[b.result_dtype] if eps is None else float(eps)
+    mean = b.apply("row_mean", b.apply("mul", x, x))
+    normed = b.apply("mul", x, b.apply("rsqrt", b.apply("add", mean, least)))
+    return normed if weight is None else b.apply("mul", normed, weight)
+
+
+def _softmax(b: Builder, x: Value, dim: int, *_: object, **__: object) -> str:
+    _over(b, dim)
+    exponential = _shifted_exponential(b, x)[1]
+    return b.apply("div", exponential, b.apply("row_sum", exponential))
+
+
+def _log_softmax(b: Builder, x: Value, dim: int, *_: object, **__: object) -> str:
+    _over(b, dim)
+    shifted, exponential = _shifted_exponential(b, x)
+    return b.apply("sub", shifted, b.apply("log", b.apply("row_sum", exponential)))
+
+
+def _logsumexp(b: Builder, x: Value, dim: Any, keepdim: bool = False) -> str:
+    """An infinite largest value is not taken off: inf - inf is no number, and exp(-inf) is 0."""
+    _over(b, dim, keepdim)
+    x = b.floating(x)
+    largest = b.apply("row_max", x)
+    finite = b.apply("lt", b.apply("abs", largest), float("inf"))
+    largest = b.apply("where", finite, largest, 0.0)
+    total = b.apply("row_sum", b.apply("exp", b.apply("sub", x, largest)))
+    return b.apply("add", b.apply("log", total), largest)
+
+
+def _shifted_exponential(b: Builder, x: Value) -> tuple[str, str]:
+    """x - max and its exponential. A NaN reaches every element through the sum, so the largest
+    value need not see it; a row of -inf alone gives NaN, as in eager.
+    """
+    x = b.floating(x)
+    shifted = b.apply("sub", x, b.apply("row_max", x))
+    return shifted, b.apply("exp", shifted)
+
+
+def _sum(b: Builder, x: Value, dim: Any = None, keepdim: bool = False, **_: object) -> str:
+    _over(b, dim, keepdim)
+    return b.apply("row_sum", b.cast(x, b.result_dtype) if _is_whole(b) else b.floating(x))
+
+
+def _mean(b: Builder, x: Value, dim: Any = None, keepdim: bool = False, **_: object) -> str:
+    _over(b, dim, keepdim)
+    return b.apply("row_mean", x)
+
+
+def _extreme(op: str) -> Callable[..., str]:
+    """amax and amin, which are NaN for a row that holds one."""
+
+    def lower(b: Builder, x: Value, dim: Any = (), keepdim: bool = False) -> str:
+        _over(b, dim, keepdim)
+        if b.dtype_of(x) == "bool":
+            return b.apply("ne", b.apply(op, b.cast(x, "int32")), 0)
+        found = b.apply(op, x)
+        if b.dtype_of(x) != "float32":
+            return found
+        missing = b.apply("row_max", b.apply("where", b.apply("ne", x, x), 1.0, 0.0))
+        return b.apply("where", b.apply("gt", missing, 0.0), float("nan"), found)
+
+    return lower
+
+
+def _truth(op: str) -> Callable[..., str]:
+    """any and all: the largest and the smallest of what is true."""
+
+    def lower(b: Builder, x: Value, dim: Any = None, keepdim: bool = False) -> str:
+        _over(b, dim, keepdim)
+        true = x if b.dtype_of(x) == "bool" else b.apply("ne", x, b.zero_like(x))
+        return b.apply("ne", b.apply(op, b.cast(true, "int32")), 0)
+
+    return lower
+
+
+def _variance(b: Builder, x: Value, dim: Any = None, *_: object, **kwargs: Any) -> str:
+    """Of deviations from the mean, whose own mean (the rounding of the first) is taken off."""
+    _over(b, dim, bool(kwargs.get("keepdim", False)))
+    correction = kwargs.get("correction")
+    degrees = b.row_length - (1.0 if correction is None else float(correction))
+    if degrees <= 0:
+        raise NotLowered("a variance of fewer elements than its correction is no number")
+    deviation = b.apply("sub", x, b.apply("row_mean", x))
+    deviation = b.apply("sub", deviation, b.apply("row_mean", deviation))
+    squares = b.apply("row_sum", b.apply("mul", deviation, deviation))
+    return b.apply("div", squares, degrees)
+
+
+def _unbiased(b: Builder, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> str:
+    return _variance(b, x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+def _root(variance: Callable[..., str]) -> Callable[..., str]:
+    """The standard deviation."""
+
+    def lower(b: Builder, *args: Any, **kwargs: Any) -> str:
+        return b.apply("sqrt", variance(b, *args, **kwargs))
+
+    return lower
+
+
+def _norm(
+    b: Builder, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, **_: object
+) -> str:
+    """The 1-, 2- and infinity norm of a row."""
+    _over(b, dim, keepdim)
+    size = b.apply("abs", b.floating(x))
+    if order in (1, 1.0):
+        return b.apply("row_sum", size)
+    if order in (2, 2.0):
+        return b.apply("sqrt", b.apply("row_sum", b.apply("mul", x, x)))
+    raise NotLowered(f"a norm of order {order} has no kernel expression")
+
+
+def _is_whole(b: Builder) -> bool:
+    return b.result_dtype not in FLOATING
+
+
+def _over(b: Builder, dim: Any, keepdim: bool = True) -> None:
+    """Declare the row of a call that names dimensions; without any, all are meant."""
+    rank = len(b.operand_shape)
+    named = (dim,) if isinstance(dim, int) else tuple(dim or ()) if dim is not None else ()
+    dims = sorted(d % max(rank, 1) for d in named) or list(range(rank))
+    if dims != list(range(rank - len(dims), rank)):
+        raise NotLowered(f"a reduction over dimensions {dims} of {rank} is not over the last ones")
+    if not keepdim:
+        raise NotLowered("a reduction that drops its dimensions stands outside of a region")
+    if not rank:
+        raise NotLowered("a tensor without dimensions has no row")
+    b.row_over(len(dims))
+
+
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
+"""torch.finfo(dtype).eps, which rms_norm adds where it is given no other."""
+
+REDUCTIONS: dict[str, Callable[..., str]] = {
+    "aten.layer_norm.default": _layer_norm,
+    "aten.rms_norm.default": _rms_norm,
+    "aten.softmax.int": _softmax,
+    "aten._softmax.default": _softmax,
+    "aten.log_softmax.int": _log_softmax,
+    "aten._log_softmax.default": _log_softmax,
+    "aten.logsumexp.default": _logsumexp,
+    "aten.sum.default": _sum,
+    "aten.sum.dim_IntList": _sum,
+    "aten.mean.default": _mean,
+    "aten.mean.dim": _mean,
+    "aten.amax.default": _extreme("row_max"),
+    "aten.amin.default": _extreme("row_min"),
+    "aten.any.default": _truth("row_max"),
+    "aten.any.dim": _truth("row_max"),
+    "aten.any.dims": _truth("row_max"),
+    "aten.all.default": _truth("row_min"),
+    "aten.all.dim": _truth("row_min"),
+    "aten.all.dims": _truth("row_min"),
+    "aten.var.correction": _variance,
+    "aten.var.dim": _unbiased,
+    "aten.std.correction": _root(_variance),
+    "aten.std.dim": _root(_unbiased),
+    "aten.linalg_vector_norm.default": _norm,
+}

@@ -1,0 +1,112 @@
+"""Concatenations inside regions: rotary embeddings, prefixes, pieces that may not join."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+Q, COS, SIN = torch.randn(2, 5, 3, 8).transpose(1, 2), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+
+
+def _rotated(x: Any) -> Any:
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+
+def _rope(q: Any, cos: Any, sin: Any) -> Any:
+    return q * cos.unsqueeze(1) + _rotated(q) * sin.unsqueeze(1)
+
+
+def _partial(q: Any, cos: Any, sin: Any) -> Any:
+    """The first quarter is turned, the rest passes: a concatenation within another."""
+    turned, passed = q[..., :2], q[..., 2:]
+    cos, sin = cos[..., :2].unsqueeze(1), sin[..., :2].unsqueeze(1)
+    return torch.cat((turned * cos + _rotated(turned) * sin, passed * 2), -1)
+
+
+def _same(grown: Any, rewritten: Any, form: Any, *tensors: torch.Tensor) -> None:
+    found = rewritten(grown)(*tensors)
+    wanted = form(*tensors)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("form", [_rope, _partial])
+def test_rotary_embeddings_are_one_region(grow: Any, rewritten: Any, form: Any) -> None:
+    grown = grow(form, Q, COS, SIN)
+    (plan,) = grown.plans
+    assert "cat" in grown.regions[0]
+    assert "slice" not in grown.regions[0]
+    _same(grown, rewritten, form, Q, COS, SIN)
+    assert len(plan.lowered.outputs) == 1
+
+
+def test_a_prefix_of_one_before_a_norm(grow: Any, rewritten: Any) -> None:
+    """As a vision transformer has it: a class token, patches, positions."""
+
+    def form(token: Any, patches: Any, positions: Any) -> Any:
+        whole = torch.cat((token.expand(2, 1, 8), patches * 2), 1) + positions
+        return torch.nn.functional.layer_norm(whole, [8])
+
+    tensors = (torch.randn(1, 1, 8), torch.randn(2, 16, 8), torch.randn(1, 17, 8))
+    grown = grow(form, *tensors)
+    assert any({"cat", "layer_norm"} <= set(names) for names in grown.regions)
+    _same(grown, rewritten, form, *tensors)
+
+
+def test_three_pieces_in_the_middle(grow: Any, rewritten: Any) -> None:
+    def form(a: Any, b: Any, c: Any) -> Any:
+        return torch.cat((a.exp(), b, c * a[:, :1]), 1).tanh()
+
+    tensors = (torch.randn(3, 2, 5), torch.randn(3, 1, 5), torch.randn(3, 4, 5))
+    grown = grow(form, *tensors)
+    assert len(grown.regions) == 1
+    _same(grown, rewritten, form, *tensors)
+
+
+def test_a_reduction_over_what_is_concatenated(grow: Any, rewritten: Any) -> None:
+    def form(a: Any, b: Any) -> Any:
+        return torch.softmax(torch.cat((a * 2, b), -1), -1)
+
+    tensors = (torch.randn(4, 7), torch.randn(4, 3))
+    grown = grow(form, *tensors)
+    assert len(grown.regions) == 1
+    _same(grown, rewritten, form, *tensors)
+
+
+def test_a_piece_that_is_read_elsewhere_stays_outside(grow: Any, rewritten: Any) -> None:
+    def form(a: Any, b: Any) -> Any:
+        piece = a.exp()
+        return torch.cat((piece, b), -1).tanh(), piece
+
+    tensors = (torch.randn(4, 7), torch.randn(4, 3))
+    grown = grow(form, *tensors)
+    assert all("exp" not in names for names in grown.regions)
+    found, wanted = rewritten(grown)(*tensors), form(*tensors)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (lambda a, b: torch.cat((a * 2, b), 0).exp(), "along the leading dimension"),
+        (lambda a, b: torch.cat((a, b, a), 1).exp(), "several pieces"),
+    ],
+)
+def test_pieces_that_no_kernel_holds_are_refused(grow: Any, form: Any, reason: str) -> None:
+    grown = grow(form, torch.randn(4, 7), torch.randn(4, 7))
+    assert all("cat" not in names for names in grown.regions)
+    assert any(reason in m.reason for m in grown.rejected)
+
+
+def test_a_reduction_of_a_piece_stays_apart(grow: Any, rewritten: Any) -> None:
+    def form(a: Any, b: Any) -> Any:
+        return torch.cat((a.softmax(-1), b), 1).exp()
+
+    tensors = (torch.randn(4, 7), torch.randn(4, 3))
+    grown = grow(form, *tensors)
+    assert grown.regions == [["softmax"], ["cat", "exp"]]
+    assert any("within a piece" in m.reason for m in grown.rejected)
+    _same(grown, rewritten, form, *tensors)
