@@ -42,6 +42,8 @@ def kernel_text(region: Region, layout: Layout, config: KernelConfig) -> KernelT
     flat = len(layout.axes) == 1 and not region.row_rank
     outer = len(layout.axes) - 1
     names = ("row",) if outer <= 1 else tuple(f"i{axis}" for axis in range(outer))
+    read = {arg for item in region.body for arg in item.args} | {o.value for o in region.outputs}
+    loaded = [item for item in region.inputs if item.name in read]
     frame = _Frame(flat, (config.rows or 1) > 1, names, "offsets" if flat else "cols")
     outputs = output_names(region)
     sizes = _sizes(frame, outer)
@@ -55,8 +57,7 @@ def kernel_text(region: Region, layout: Layout, config: KernelConfig) -> KernelT
         f'    """{_summary(region)}"""',
         *_indent(_indices(frame, region, _axes_read(layout))),
         "",
-        *(line for item in region.inputs for line in _load(item, layout, frame)),
-        "",
+        *_followed_by_blank([line for item in loaded for line in _load(item, layout, frame)]),
         *_followed_by_blank(body_lines(region, frame.tall)),
         *_stores(region, frame, outputs),
     ]

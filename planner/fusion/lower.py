@@ -4,7 +4,7 @@ others read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,11 +39,13 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     than what the region iterates over.
     """
     inside = set(nodes)
-    shape = tuple(torch.broadcast_shapes(*(_shape(node) for node in nodes)))
+    shape = _broadcast(nodes)
     builder = Builder()
     names: dict[fx.Node, str] = {}
     for node in _inputs(nodes, inside):
         names[node] = _declare(builder, node, shape, hint)
+    if _broadcast(names) != shape:
+        raise NotLowered("its shape is not the one that its inputs broadcast to")
     for node in nodes:
         names[node] = _lower_node(builder, node, names)
     results = tuple(node for node in nodes if any(user not in inside for user in node.users))
@@ -123,6 +125,14 @@ def _output(node: fx.Node, value: str, shape: tuple[int, ...]) -> Output:
     tensor = node.meta["val"]
     stride = tuple(int(s) for s in tensor.stride())
     return Output(value, str(tensor.dtype).removeprefix("torch."), stride)
+
+
+def _broadcast(nodes: Iterable[fx.Node]) -> tuple[int, ...]:
+    shapes = [_shape(node) for node in nodes]
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError as error:
+        raise NotLowered(f"shapes that do not broadcast: {shapes}") from error
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:
