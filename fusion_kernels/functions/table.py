@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fusion_kernels.functions.bessel import BESSEL
 from fusion_kernels.functions.elementary import ELEMENTARY
 from fusion_kernels.functions.function import Function
+from fusion_kernels.functions.gamma import GAMMA
+from fusion_kernels.functions.orthogonal import ORTHOGONAL
 from fusion_kernels.functions.power import POWERS
-from fusion_kernels.functions.special import SPECIAL_FUNCTIONS
 
 FUNCTIONS: dict[str, Function] = {
-    item.name: item for item in (*ELEMENTARY, *POWERS, *SPECIAL_FUNCTIONS)
+    item.name: item for item in (*ELEMENTARY, *POWERS, *GAMMA, *BESSEL, *ORTHOGONAL)
 }
 FUNCTION_NAMES = tuple(FUNCTIONS)
 
