@@ -86,7 +86,7 @@ class Builder:
             dtype, operands = self._promoted(op, operands)
         if op in FUNCTION_NAMES:
             operands = tuple(
-                arg if isinstance(arg, str) else self.full(arg, dtype) for arg in operands
+                self.full(arg, dtype) if isinstance(arg, int | float) else arg for arg in operands
             )
         return self._append(op, operands, "bool" if op in _TRUTHS else dtype, hint)
 

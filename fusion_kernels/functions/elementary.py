@@ -33,7 +33,7 @@ def round(x):
     rest = x - below
     odd = below * 0.5 != tl.floor(below * 0.5)
     nearest = tl.where((rest > 0.5) | ((rest == 0.5) & odd), below + 1.0, below)
-    return tl.where((x < 0.0) & (nearest == 0.0), -0.0, nearest)
+    return tl.where((x < 0.0) & (nearest == 0.0), -1.0 * nearest, nearest)
 ''',
 )
 
@@ -215,7 +215,7 @@ def erfcx_positive(x):
     """exp(x^2) erfc(x) for x >= 0."""
     q = tl.where(x > 1e30, 1.0, (x - 3.0) / (x + 3.0))
 {horner("p", "q", _ERFCX)}
-    return p / (1.0 + 2.0 * x)
+    return 0.5 * p / (0.5 + x)
 ''',
 )
 
