@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusion_kernels.builder import NotLowered
-from fusion_kernels.lowering import POINTWISE, ROW_REDUCTIONS
+from fusion_kernels.lowering import LOWERINGS, POINTWISE, ROW_REDUCTIONS
 
 aten = torch.ops.aten
 INF, NAN = float("inf"), float("nan")
@@ -199,6 +199,11 @@ CASES = [
 def test_operator_is_aten_s(name, sample, traced_operator, assert_right) -> None:
     args, kwargs = split(sample)
     assert_right(traced_operator(overload(name), *args, **kwargs))
+
+
+def test_every_name_of_the_table_is_an_operator() -> None:
+    for name in LOWERINGS:
+        assert str(overload(name)) == name
 
 
 @pytest.mark.parametrize("name", ["neg", "erf", "tanh", "sin", "sqrt", "floor", "ceil"])
