@@ -6,21 +6,32 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from math import prod
+from typing import Any
 
+import torch
+
+from fusion_kernels.functions.table import FUNCTION_NAMES
 from fusion_kernels.ir import FLOATING, Input, Operand, Output, Region, Statement, Window
 
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+Lowering = Callable[..., str]
+Value = Any  # the name of a value in the region, or a Python literal
+
+INTEGER_BITS = {"uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_TRUTHS = ("lt", "le", "gt", "ge", "eq", "ne", "signbit")
 _ALWAYS_FLOATING = (
-    *("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "sin", "cos", "div"),
-    *("row_mean", "layer_norm"),
+    *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "sin", "cos"),
+    *("div", "signbit", "row_mean", "layer_norm"),
+    *(name for name in FUNCTION_NAMES if name not in ("int_power", "gcd")),
 )
-_ARITHMETIC = ("add", "sub", "mul", "neg", "abs")
+_ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "idiv", "rem", "shl", "shr", "int_power", "gcd")
+_WRAPPING = ("add", "sub", "mul", "and", "or", "xor")
 _LONGEST_NAME = 24
 _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-_SUPPORTED = (*FLOATING, "int32", "int64", "bool")
+_SUPPORTED = (*FLOATING, *INTEGER_BITS, "bool")
 
 
 class NotLowered(Exception):
@@ -41,6 +52,9 @@ class Builder:
         self.row_rank = 0
         self.result_dtype = "float32"
         self.operand_shape: tuple[int, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._dtypes
 
     def input(
         self,
@@ -79,7 +93,11 @@ class Builder:
             operands = (operands[0], *branches)
         else:
             dtype, operands = self._promoted(op, operands)
-        return self._append(op, operands, "bool" if op in _COMPARISONS else dtype, hint)
+        if op in FUNCTION_NAMES:
+            operands = tuple(
+                self.full(arg, dtype) if isinstance(arg, int | float) else arg for arg in operands
+            )
+        return self._append(op, operands, "bool" if op in _TRUTHS else dtype, hint)
 
     def cast(self, value: Operand, dtype: str) -> str:
         """The user's cast: a floating value is rounded through `dtype` and stays float32."""
@@ -118,6 +136,23 @@ class Builder:
         """A value that is itself: nothing to compute."""
         return str(value)
 
+    def full(self, value: float, dtype: str | None = None) -> str:
+        """A number everywhere, in `dtype` (default: the result's)."""
+        kept = dtype or self.result_dtype
+        wanted = "float32" if kept in FLOATING else kept
+        return self._append("full", (self._converted(value, wanted),), wanted, "")
+
+    def full_of(self, value: Operand, number: float, dtype: str | None = None) -> str:
+        """A number everywhere, in the dtype of `value` or in `dtype`."""
+        return self.full(number, dtype or self.dtype_of(value))
+
+    def aligned_with_channels(self, value: str) -> bool:
+        """Whether a vector with one element a channel (dimension 1) broadcasts as it lies: it has
+        one element, or the region is a matrix.
+        """
+        item = next((item for item in self._inputs if item.name == value), None)
+        return item is not None and (prod(item.shape) == 1 or len(item.shape) == 2)
+
     def zero_like(self, value: Operand) -> Operand:
         """The literal zero of the value's dtype."""
         return 0.0 if self.dtype_of(value) == "float32" else 0
@@ -136,8 +171,7 @@ class Builder:
         It is brought to the node's dtype where promotion inside the region found another: a
         tensor without dimensions does not widen integers in eager, for one.
         """
-        wanted = "float32" if self.result_dtype in FLOATING else self.result_dtype
-        value = str(self._converted(value, wanted))
+        value = self.as_result(value)
         last = self._body[-1] if self._body else None
         if last is None or last.name != value or last.origin != self._origin:
             return value
@@ -145,6 +179,11 @@ class Builder:
         self._body[-1] = replace(last, name=name)
         self._dtypes[name] = self._dtypes.pop(value)
         return name
+
+    def as_result(self, value: str) -> str:
+        """The value brought to the compute dtype of `result_dtype`."""
+        wanted = "float32" if self.result_dtype in FLOATING else self.result_dtype
+        return str(self._converted(value, wanted))
 
     def row_over(self, rank: int) -> None:
         """Declare that the last `rank` dimensions form a row; one region has one kind of row."""
@@ -158,7 +197,9 @@ class Builder:
         return prod(self.operand_shape[len(self.operand_shape) - self.row_rank :])
 
     def finish(self, name: str, shape: Sequence[int], outputs: Sequence[Output]) -> Region:
-        """The region, with statements nothing reads left out."""
+        """The region, with statements nothing reads left out. Inputs stay: also one whose values
+        decide nothing tells the sizes and the device.
+        """
         needed = {output.value for output in outputs}
         body: list[Statement] = []
         for item in reversed(self._body):
@@ -169,7 +210,7 @@ class Builder:
             name,
             tuple(shape),
             self.row_rank,
-            tuple(item for item in self._inputs if item.name in needed),
+            tuple(self._inputs),
             tuple(reversed(body)),
             tuple(outputs),
         )
@@ -182,7 +223,8 @@ class Builder:
             return "float32", tuple(self.floating(arg) for arg in args)
         if dtype == "bool" and op in _ARITHMETIC:
             raise NotLowered(f"{op} of booleans has no kernel expression")
-        return dtype, tuple(self._converted(arg, dtype) for arg in args)
+        wrapped = (_wrapped(arg, dtype) if op in _WRAPPING else arg for arg in args)
+        return dtype, tuple(self._converted(arg, dtype) for arg in wrapped)
 
     def _common(self, args: tuple[Operand, ...]) -> str:
         """The widest kind of the operands; of tensors of that kind the widest integer."""
@@ -190,20 +232,24 @@ class Builder:
         if "float32" in kinds:
             return "float32"
         tensors = [self._dtypes[arg] for arg in args if isinstance(arg, str)]
-        for dtype in ("int64", "int32"):
-            if dtype in tensors:
-                return dtype
-        return "int64" if "int64" in kinds else "bool"
+        widest = reduce(_promoted_dtype, tensors, "bool")
+        return "int64" if widest == "bool" and "int64" in kinds else widest
 
     def _converted(self, value: Operand, dtype: str) -> Operand:
         """A tensor cast to `dtype`, a literal as Python's number of that kind."""
         if isinstance(value, str):
             if self._dtypes[value] == dtype:
                 return value
+            if self._dtypes[value] == "float32" and dtype in _THROUGH:
+                value = self._append("cast", (value, _THROUGH[dtype]), _THROUGH[dtype], "")
             return self._append("cast", (value, dtype), dtype, "")
         if value is None or dtype == "float32":
             return self.floating(value)
-        return bool(value) if dtype == "bool" else int(value)
+        if dtype == "bool":
+            return bool(value)
+        if value != value or abs(value) == float("inf") or int(value) not in _range(dtype):
+            raise NotLowered(f"the number {value} is beyond {dtype}")
+        return int(value)
 
     def _append(self, op: str, args: tuple[Operand, ...], dtype: str, hint: str) -> str:
         name = self._fresh(hint or f"{self._hint}_part")
@@ -228,6 +274,28 @@ class Builder:
         return name
 
 
+def _promoted_dtype(first: str, second: str) -> str:
+    promoted = torch.promote_types(getattr(torch, first), getattr(torch, second))
+    return str(promoted).removeprefix("torch.")
+
+
+def _range(dtype: str) -> range:
+    """The integers of a dtype."""
+    bits = INTEGER_BITS[dtype]
+    return range(2**bits) if dtype == "uint8" else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
+
+
+def _wrapped(value: Operand, dtype: str) -> Operand:
+    """An integer literal as the dtype's arithmetic sees it, modulo 2**bits."""
+    if not isinstance(value, int) or dtype not in INTEGER_BITS:
+        return value
+    lowest, count = _range(dtype).start, 1 << INTEGER_BITS[dtype]
+    return (int(value) - lowest) % count + lowest
+
+
+# Narrow integers are cut out of wide ones, as C does it: a direct conversion saturates on GPUs.
+_THROUGH = {"uint8": "int64", "int8": "int32", "int16": "int32"}
+
 # What the text of a kernel or its launcher calls its own.
 _TEMPLATE_NAMES = (
     "tl torch triton row rows cols mask row_mask col_mask offsets shape n_rows n_cols n_elements "
@@ -238,4 +306,4 @@ _PARAMETER = re.compile(
     r"_ptr$|_stride$|_offsets$|^out_|^n$|^i\d*$|_kernel$|_total$"
     r"|_(mean|deviation|rest|centered|square|variance|padded|factor|normed|scaled)$"
 )
-_RESERVED = frozenset((*keyword.kwlist, *_TEMPLATE_NAMES.split()))
+_RESERVED = frozenset((*keyword.kwlist, *_TEMPLATE_NAMES.split(), *FUNCTION_NAMES))

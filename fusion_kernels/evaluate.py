@@ -5,16 +5,21 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from fusion_kernels.functions.table import FUNCTIONS
 from fusion_kernels.ir import FLOATING, ROW_OPS, Output, Region, Statement, memory_order
 from fusion_kernels.rational import RATIONALS, OddRational
 
 _DTYPES = {
     name: getattr(torch, name)
-    for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
+    for name in (
+        *("float16", "bfloat16", "float32", "float64", "bool"),
+        *("uint8", "int8", "int16", "int32", "int64"),
+    )
 }
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -30,11 +35,19 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "ne": torch.ne,
     "and": torch.bitwise_and,
     "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
+    "idiv": partial(torch.div, rounding_mode="trunc"),
+    "rem": torch.fmod,
     "neg": torch.neg,
     "not": torch.bitwise_not,
     "abs": torch.abs,
     "exp": torch.exp,
+    "exp2": torch.exp2,
     "log": torch.log,
+    "log2": torch.log2,
+    "signbit": torch.signbit,
     "sqrt": torch.sqrt,
     "rsqrt": torch.rsqrt,
     "sigmoid": torch.sigmoid,
@@ -45,6 +58,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
     "where": torch.where,
+    **{item.name: item.evaluate for item in FUNCTIONS.values()},
 }
 
 
@@ -99,6 +113,9 @@ def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> 
     ]
     if statement.op in ROW_OPS:
         return _row_operation(statement.op, args, row)
+    if statement.op == "full":
+        device = next(iter(values.values())).device
+        return torch.full((), args[0], dtype=_DTYPES[statement.dtype], device=device)
     if statement.op == "cast":
         return _cast(args[0], str(args[1]), statement.dtype)
     if statement.op in RATIONALS:

@@ -6,7 +6,8 @@ things are missing, which a scope around each launch supplies: functions of the 
 (`tl.sum`, `tl.sigmoid`) stand ready for the compiler only; what the interpreter patches in
 `triton.language` for the sake of device functions is not put back; and functions of libdevice
 have no body. In the same scope float32 is rounded to bfloat16 instead of truncated, as every GPU
-does. The interpreter does not see races and does not certify the GPU's own float32.
+does, and a comparison of scalars stays a boolean where it meets a block. The interpreter does not
+see races and does not certify the GPU's own float32.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def interpret_module(module: ModuleType, launcher: str) -> Callable[..., Any]:
 
 @contextmanager
 def _scope() -> Iterator[None]:
-    spaces = (*_LIBRARIES, *_CLASSES, libdevice, cuda_libdevice, interpreter)
+    builder = interpreter.InterpreterBuilder
+    spaces = (*_LIBRARIES, *_CLASSES, libdevice, cuda_libdevice, interpreter, builder)
     with _LOCK:
         before = [(space, dict(vars(space))) for space in spaces]
         try:
@@ -82,6 +84,7 @@ def _scope() -> Iterator[None]:
                     setattr(space, name, _elementwise(function))
             interpreter._convert_float = _rounding_convert(interpreter._convert_float)
             interpreter._patch_lang_tensor = _indexable(interpreter._patch_lang_tensor)
+            builder.create_splat = _truth_keeping(builder.create_splat)
             yield
         finally:
             for space, names in before:
@@ -138,6 +141,16 @@ def _rounding_convert(truncating: Callable[..., Any]) -> Callable[..., Any]:
         return rounded.view(torch.uint16).numpy()
 
     return convert
+
+
+def _truth_keeping(splat: Callable[..., Any]) -> Callable[..., Any]:
+    # A comparison's result is labelled with its operands' dtype, to which a splat would convert it.
+    def kept(self: Any, block: Any, value: Any) -> Any:
+        if value.data.dtype == np.bool_ and not isinstance(value.dtype, tl.block_type):
+            return interpreter.TensorHandle(np.full(block.shape, value.data), tl.int1)
+        return splat(self, block, value)
+
+    return kept
 
 
 def _indexable(patch: Callable[..., None]) -> Callable[..., None]:

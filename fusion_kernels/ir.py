@@ -25,6 +25,9 @@ SHORT_DTYPE = {
     "float16": "f16",
     "bfloat16": "bf16",
     "float32": "f32",
+    "uint8": "u8",
+    "int8": "i8",
+    "int16": "i16",
     "int32": "i32",
     "int64": "i64",
     "bool": "b8",
@@ -48,6 +51,11 @@ INFIX = {
     "ne": "!=",
     "and": "&",
     "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "shr": ">>",
+    "idiv": "//",
+    "rem": "%",
 }
 PREFIX = {"neg": "-", "not": "~"}
 FUNCTIONS = (
@@ -68,6 +76,10 @@ FUNCTIONS = (
     "where",
     "cast",
     "cat",
+    "full",
+    "exp2",
+    "log2",
+    "signbit",
     *ROW_OPS,
 )
 

@@ -13,16 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from fusion_kernels.rule import Stage
 from planner.bench import FUSED, NORMALIZED, Race, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
-from planner.errors import FuseplanError
 from planner.fusion.module import FusedModule, Packable
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rewrite import replace_regions
@@ -36,6 +33,7 @@ from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
 from planner.passes.reuse_buffers import reuse_buffers
 from planner.passes.runner import Pass, run_passes
+from planner.placement import device_of
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
 from planner.progress import SILENT, Progress
@@ -56,10 +54,6 @@ from planner.verify_model import verify_whole
 from planner.work import CapturedModel, Work
 
 DEFAULT_BACKENDS = ("cpu", "cuda", "onnx")
-
-
-class WrongDevice(FuseplanError):
-    """The model does not lie where it is to be planned for."""
 
 
 def capture(
@@ -243,7 +237,7 @@ def _begin(
     out: Path | None,
     progress: Progress,
 ) -> Work:
-    torch_device = _device_of(module, args, kwargs, device)
+    torch_device = device_of(module, args, kwargs, device)
     with progress.stage("capture"):
         captured = capture(module, args, kwargs, out=out)
     graph = OpGraph(tuple(node for node in captured.graph if is_work(node)))
@@ -266,44 +260,6 @@ def _begin(
         profile,
         out,
     )
-
-
-def _device_of(module: nn.Module, args: Any, kwargs: Any, device: str | None) -> str:
-    """The one device that weights and inputs lie on.
-
-    Raises `WrongDevice` when there are several, or it is not the one asked for.
-    """
-    tensors = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))]
-    found = sorted({str(t.device) for t in tensors if isinstance(t, Tensor)})
-    if len(found) > 1:
-        raise WrongDevice(
-            f"The model and its inputs lie on several devices ({', '.join(found)}). "
-            "Move them to one before planning."
-        )
-    actual = found[0] if found else device or "cpu"
-    if device and not _is_on(torch.device(actual), torch.device(device)):
-        raise WrongDevice(
-            f"The model lies on {actual}, not on {device}. Move the model and its inputs there "
-            f"first: model.to('{device}')."
-        )
-    _require_current(torch.device(actual))
-    return actual
-
-
-def _require_current(device: torch.device) -> None:
-    """Kernels start on the current CUDA device; another one would not hold the model's tensors."""
-    if device.type != "cuda" or device.index in (None, torch.cuda.current_device()):
-        return
-    current = f"cuda:{torch.cuda.current_device()}"
-    raise WrongDevice(
-        f"The model lies on {device}, but the current device is {current}. "
-        f"Plan and run it under `with torch.cuda.device({device.index}):`."
-    )
-
-
-def _is_on(actual: torch.device, wanted: torch.device) -> bool:
-    """ "cuda" means any CUDA device, "cuda:1" that one."""
-    return actual.type == wanted.type and wanted.index in (None, actual.index, actual.index or 0)
 
 
 def _coverage(

@@ -29,7 +29,7 @@ from planner.facts import facts_folder
 from planner.fusion import plan as planning
 from planner.fusion.module import FusedModule
 from planner.graph.errors import TrainingMode
-from planner.pipeline import WrongDevice
+from planner.placement import WrongDevice
 from planner.report.io import to_json
 from planner.report.model import Benchmark, BenchmarkRow, NumericsRow, Report
 from planner.timing import Comparison, Timing
@@ -550,7 +550,7 @@ def test_weights_and_inputs_on_several_devices_are_refused() -> None:
     ],
 )
 def test_which_device_satisfies_which_wish(actual: str, wanted: str, is_on: bool) -> None:
-    assert pipeline._is_on(torch.device(actual), torch.device(wanted)) is is_on
+    assert is_on(torch.device(actual), torch.device(wanted)) is is_on
 
 
 # --- the other verbs -------------------------------------------------------------------------

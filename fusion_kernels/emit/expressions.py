@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+from fusion_kernels.functions.table import FUNCTIONS, needed
 from fusion_kernels.ir import FLOATING, INFIX, Operand, Statement
 from fusion_kernels.rational import RATIONALS, OddRational
 
 _CALLS = {
     "abs": "tl.abs",
     "exp": "tl.exp",
+    "exp2": "tl.exp2",
     "log": "tl.log",
+    "log2": "tl.log2",
     "sqrt": "tl.sqrt",
     "rsqrt": "tl.rsqrt",
     "sigmoid": "tl.sigmoid",
@@ -23,17 +26,22 @@ _CALLS = {
     "where": "tl.where",
     "erf": "erf",
     "tanh": "tanh",
+    **{name: name for name in FUNCTIONS},
 }
-# Python's precedence, loosest first. & and | bind tighter than comparisons.
+# Python's precedence, loosest first. Bits bind tighter than comparisons.
 _COMPARISON = 1
-_LEVEL = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "&": 3, "+": 4, "-": 4}
-QUOTIENT, ATOM = 5, 9
-_LEVEL |= {"*": QUOTIENT, "/": QUOTIENT}
+_LEVEL = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4}
+_LEVEL |= {"<<": 5, ">>": 5, "+": 6, "-": 6}
+QUOTIENT, ATOM = 7, 9
+_LEVEL |= {"*": QUOTIENT, "/": QUOTIENT, "//": QUOTIENT, "%": QUOTIENT}
 _NAN_KEEPING = {"maximum": "tl.maximum", "minimum": "tl.minimum"}
 TL_DTYPE = {
     "float16": "tl.float16",
     "bfloat16": "tl.bfloat16",
     "float32": "tl.float32",
+    "uint8": "tl.uint8",
+    "int8": "tl.int8",
+    "int16": "tl.int16",
     "int32": "tl.int32",
     "int64": "tl.int64",
     "bool": "tl.int1",
@@ -87,6 +95,10 @@ def triton_text(statement: Statement, inlined: Mapping[str, Text] | None = None)
         return Text(f"-{args[0].at(ATOM)}", ATOM - 1)
     if op == "not":
         return Text(f"~{args[0].at(ATOM)}", ATOM - 1)
+    if op == "full":
+        return call("tl.full", "()", args[0].text, TL_DTYPE[statement.dtype])
+    if op == "signbit":
+        return Text(f"{args[0].at(ATOM)}.to(tl.int32, bitcast=True) < 0", _COMPARISON)
     if op == "cast":
         return Text(_cast_text(args[0].at(ATOM), str(statement.args[1]), statement.dtype), ATOM)
     plain = [arg.text for arg in args]
@@ -116,7 +128,9 @@ def {rational.name}(x):
 
 def device_functions(region_ops: set[str]) -> list[str]:
     """The device functions the operations need, in a fixed order."""
-    return [device_function(RATIONALS[name]) for name in sorted(RATIONALS) if name in region_ops]
+    rationals = [name for name in sorted(RATIONALS) if name in region_ops]
+    texts = [device_function(RATIONALS[name]) for name in rationals]
+    return [*texts, *(item.text for item in needed(region_ops))]
 
 
 def _cast_text(value: str, through: str, dtype: str) -> str:

@@ -23,7 +23,7 @@ from fusion_kernels.emit.layout import Layout, output_names
 from fusion_kernels.emit.loops import Pass, passes_over, written_out
 from fusion_kernels.emit.pieces import with_choices
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
-from fusion_kernels.ir import Region, Statement
+from fusion_kernels.ir import Operand, Region, Statement
 
 _BLOCK = "        "
 
@@ -65,9 +65,10 @@ def kernel_text(region: Region, layout: Layout, config: KernelConfig) -> KernelT
 def _in_one_block(region: Region, layout: Layout, frame: Frame) -> list[str]:
     """Everything is read once, computed and stored."""
     kept = {output.value for output in region.outputs}
+    read = _read(region)
+    loaded = [item for item in region.inputs if item.name in read]
     return [
-        *(line for item in region.inputs for line in load(item, region, layout, frame)),
-        "",
+        *_followed_by_blank([x for item in loaded for x in load(item, region, layout, frame)]),
         *_followed_by_blank(body_lines(region.body, kept, frame.tall)),
         *_stores(region, layout, frame, whole=True),
         *_stores(region, layout, frame, whole=False),
@@ -78,12 +79,12 @@ def _looped(region: Region, layout: Layout, frame: Frame) -> list[str]:
     """The row in blocks: a pass for the reductions that can be taken together, and a last one for
     what is as large as the region.
     """
-    of_row = [item.name for item in region.inputs if not moves_along_row(item.name, layout)]
-    passes = passes_over(region, of_row)
+    rows = [item for item in region.inputs if not moves_along_row(item.name, layout)]
+    passes = passes_over(region, [item.name for item in rows])
     kept = {item.name for item in region.body}
-    lines = [
-        line for i in region.inputs if i.name in of_row for line in load(i, region, layout, frame)
-    ]
+    read = _read(region)
+    loaded = [item for item in rows if item.name in read]
+    lines = [line for item in loaded for line in load(item, region, layout, frame)]
     lines += body_lines(passes.before, kept)
     for reducing in passes.reducing:
         lines += _followed_by_blank(_reducing_pass(reducing, region, layout, frame))
@@ -134,6 +135,12 @@ def _stores(
         if (output.shape == region.shape) is whole
         for line in store(name, output, region, layout, frame, indent)
     ]
+
+
+def _read(region: Region) -> set[Operand]:
+    """What a statement or a store reads; an input can be there for its sizes alone."""
+    values = {output.value for output in region.outputs}
+    return {arg for item in region.body for arg in item.args} | values
 
 
 def _followed_by_blank(lines: list[str]) -> list[str]:

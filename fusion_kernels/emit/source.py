@@ -150,6 +150,7 @@ def _constants(config: KernelConfig) -> str:
 def _parameters(region: Region, kernel: KernelText) -> dict[str, str]:
     pointer = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
     pointer |= {"int32": "*i32", "int64": "*i64", "bool": "*i1"}
+    pointer |= {"uint8": "*u8", "int8": "*i8", "int16": "*i16"}
     types = {f"{item.name}_ptr": pointer[item.dtype] for item in region.inputs}
     for name, output in zip(kernel.output_names, region.outputs, strict=True):
         types[f"{name}_ptr"] = pointer[output.dtype]

@@ -5,7 +5,7 @@ others read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,8 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     names: dict[_Place, str] = {}
     for source, window in _inputs(nodes, windows):
         names[source, window] = _declare(builder, source, shape, hint, window)
+    if _broadcast(_placed_shape(*place, shape) for place in names) != shape:
+        raise NotLowered("its shape is not the one that its inputs broadcast to")
     for node in nodes:
         for window in windows[node]:
             names[node, window] = _lower_node(builder, node, names, shape, window)
@@ -118,10 +120,7 @@ def _region_shape(nodes: Sequence[fx.Node]) -> tuple[int, ...]:
     shapes = [_shape(node) for node in nodes]
     reduced = [node.args[0] for node in nodes if op_name(node) in REDUCTIONS]
     shapes += [_shape(source) for source in reduced if isinstance(source, fx.Node)]
-    try:
-        return tuple(torch.broadcast_shapes(*shapes))
-    except RuntimeError as error:
-        raise NotLowered(f"shapes {sorted(set(shapes))} do not broadcast") from error
+    return _broadcast(shapes)
 
 
 def _lower_node(
@@ -187,6 +186,22 @@ def _output(node: fx.Node, value: str, shape: tuple[int, ...], row_rank: int) ->
     tensor = node.meta["val"]
     stride = tuple(int(s) for s in tensor.stride())
     return Output(value, str(tensor.dtype).removeprefix("torch."), own, stride)
+
+
+def _placed_shape(node: fx.Node, window: Window | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The node's shape; that of a piece is as long as the region where it is cut."""
+    own = list(_shape(node))
+    if window is not None:
+        own[window.dim] = shape[window.dim]
+    return tuple(own)
+
+
+def _broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    listed = list(shapes)
+    try:
+        return tuple(torch.broadcast_shapes(*listed))
+    except RuntimeError as error:
+        raise NotLowered(f"shapes that do not broadcast: {sorted(set(listed))}") from error
 
 
 def _shape(node: fx.Node) -> tuple[int, ...]:

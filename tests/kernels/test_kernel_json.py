@@ -20,7 +20,9 @@ def _region(*literals: object) -> Region:
     )
     shape, stride = (3, 257), (257, 1)
     inputs = (Input("x", "bfloat16", shape, stride, 2), Input("y", "bfloat16", (1, 257), (0, 1), 1))
-    return Region("chain", shape, 0, inputs, body, (Output(body[-1].name, "float32", stride),))
+    return Region(
+        "chain", shape, 0, inputs, body, (Output(body[-1].name, "float32", shape, stride),)
+    )
 
 
 def test_every_field_comes_back() -> None:

@@ -1,0 +1,1 @@
+"""ATen's pointwise operators as region statements, one file a kind."""
