@@ -203,14 +203,15 @@ def fuse(
     if refusal:
         said = f"the captured program does not take its own example: {refusal}"
         outcome = Outcome("original", said)
+        plan = plan.withdrawn("check", said)
     else:
         found = outcomes(plan, numerics, raced)
-        outcome, rows = _checked(work, modules[NORMALIZED], seed, progress, found)
+        outcome, rows = _checked(work, clean, seed, progress, found)
+        stage: Stage = "numerics" if failure(numerics) else "speed"
         numerics += rows
         unsound = failure(rows)
-    if outcome.result != FUSED:
-        stage: Stage = "numerics" if failure(numerics) else "speed"
-        plan = plan.withdrawn(stage, outcome.reason)
+        if outcome.result != FUSED:
+            plan = plan.withdrawn(stage, outcome.reason)
     # Fresh: what ran for the figures above has counted in its buffers.
     returned = _bound(work, programs.get(outcome.result))
     outcome = replace(outcome, extra_weight_bytes=returned.extra_weight_bytes)
@@ -244,7 +245,9 @@ def _begin(
     profile = None
     if measure:
         with progress.stage("profile the eager model"):
-            profile = measure_profile(module, args, dict(kwargs or {}), graph, torch_device)
+            # A twin: a forward may count or keep something in attributes of the module.
+            twin = twin_of(module)
+            profile = measure_profile(twin, args, dict(kwargs or {}), graph, torch_device)
     with progress.stage("device figures"):
         figures = device_for(torch_device)
     return Work(
@@ -323,20 +326,21 @@ def _packable(programs: Mapping[str, ExportedProgram], outcome: Outcome, unsound
 
 def _checked(
     work: Work,
-    normalized: FusedModule,
+    clean: ExportedProgram,
     seed: int,
     progress: Progress,
     found: Sequence[Outcome],
 ) -> tuple[Outcome, tuple[NumericsRow, ...]]:
     """The first outcome that stands, and the checks of the program without kernels, which is
-    verified when it is about to be returned. The last outcome, the original, needs none.
+    verified when it is about to be returned: on a module of its own, because what was raced has
+    counted in its buffers. The last outcome, the original, needs none.
     """
     rows: tuple[NumericsRow, ...] = ()
     for outcome in found:
         if outcome.result != NORMALIZED:
             return outcome, rows
         with progress.stage("verify the model without kernels"):
-            rows = _verify(work, normalized, f"{work.name} without kernels", seed)
+            rows = _verify(work, _bound(work, clean), f"{work.name} without kernels", seed)
         if not failure(rows):
             return outcome, rows
     raise AssertionError("the original is always among the outcomes")

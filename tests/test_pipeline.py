@@ -29,7 +29,7 @@ from planner.facts import facts_folder
 from planner.fusion import plan as planning
 from planner.fusion.module import FusedModule
 from planner.graph.errors import TrainingMode
-from planner.placement import WrongDevice
+from planner.placement import WrongDevice, is_on
 from planner.report.io import to_json
 from planner.report.model import Benchmark, BenchmarkRow, NumericsRow, Report
 from planner.timing import Comparison, Timing
@@ -400,6 +400,36 @@ def _counting(m: Any, x: Tensor) -> Tensor:
     return gelu(x + m.bias) + m.count
 
 
+def test_a_program_without_kernels_that_counts_is_verified_as_it_is_returned(machine: Any) -> None:
+    machine(0.8, 2.0)
+    model = Applied(lambda m, x: (m.count.add_(1), gelu(x + m.bias) * m.count)[1]).eval()
+    fused = _fuse(model, _x())
+    assert fused.report.outcome is not None
+    assert fused.report.outcome.result == "normalized"
+    assert _failed(fused.report) == []
+    assert "numerics" not in {row.stage for row in fused.report.rejections}
+    torch.testing.assert_close(fused(_x()), gelu(_x() + model.bias))
+
+
+class Warming(nn.Module):
+    """Counts its calls in an attribute that is no buffer, and computes otherwise after four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.calls = nn.Linear(24, 24), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        y: Tensor = gelu(self.fc(x)) * 2
+        return y if self.calls < 5 else y * 0
+
+
+def test_a_measured_audit_leaves_attributes_of_the_module_alone() -> None:
+    model = Warming().eval()
+    planner.audit(model, (_x(),), backends=("cpu",))
+    assert model.calls == 0
+
+
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("measure", [False, True])
 def test_a_counting_buffer_counts_the_users_calls_only(measure: bool) -> None:
@@ -538,7 +568,7 @@ def test_weights_and_inputs_on_several_devices_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actual", "wanted", "is_on"),
+    ("actual", "wanted", "satisfied"),
     [
         ("cpu", "cpu", True),
         ("cpu", "cpu:0", True),
@@ -549,8 +579,8 @@ def test_weights_and_inputs_on_several_devices_are_refused() -> None:
         ("cpu", "cuda", False),
     ],
 )
-def test_which_device_satisfies_which_wish(actual: str, wanted: str, is_on: bool) -> None:
-    assert is_on(torch.device(actual), torch.device(wanted)) is is_on
+def test_which_device_satisfies_which_wish(actual: str, wanted: str, satisfied: bool) -> None:
+    assert is_on(torch.device(actual), torch.device(wanted)) is satisfied
 
 
 # --- the other verbs -------------------------------------------------------------------------

@@ -114,8 +114,11 @@ def _require_values(module: nn.Module, call: _Call) -> None:
 
 def _run_eager(module: nn.Module, call: _Call) -> Any:
     twin = twin_of(module)
+    args, kwargs = clone_inputs(call)
+    leaves, structure = pytree.tree_flatten((args, kwargs))
     try:
-        return _run(twin, call)
+        with torch.random.fork_rng():
+            result = twin(*args, **kwargs)
     except WrongInputs:
         raise
     except Exception as error:
@@ -125,6 +128,14 @@ def _run_eager(module: nn.Module, call: _Call) -> Any:
             + (f" (at {frame})" if frame else "")
             + ". Check names, shapes and dtypes of the inputs."
         ) from error
+    after, other = pytree.tree_flatten((args, kwargs))
+    if structure != other or any(a is not b for a, b in zip(leaves, after, strict=True)):
+        raise CaptureFailed(
+            f"{type(module).__name__}.forward changes a list, a dict or an object among its "
+            "inputs, and a captured program returns values only: whoever passed it would wait for "
+            "the change. Return the new values instead, or pass the tensors by themselves."
+        )
+    return result
 
 
 def _run(module: nn.Module, call: _Call) -> Any:

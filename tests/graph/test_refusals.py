@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -126,3 +127,33 @@ def test_every_refusal_is_a_wrong_input_to_the_command_line() -> None:
         if isinstance(value, type) and issubclass(value, FuseplanError)
     ]
     assert {cls.exit_status for cls in classes} == {EXIT_WRONG_INPUT}
+
+
+class Keeps(nn.Module):
+    """Hands something back through a container that the caller passed."""
+
+    def __init__(self, keep: Any) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def forward(self, x: Tensor, kept: Any) -> Tensor:
+        self.keep(kept, x)
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (lambda kept, x: kept.append(x + 1), []),
+        (lambda kept, x: kept.__setitem__(0, x + 1), [torch.zeros(2)]),
+        (lambda kept, x: kept.update(last=x + 1), {"last": torch.zeros(2)}),
+    ],
+)
+def test_a_forward_that_changes_a_container_of_the_caller_is_refused(keep: Any, kept: Any) -> None:
+    with pytest.raises(CaptureFailed, match="changes a list, a dict or an object"):
+        planner.capture(Keeps(keep).eval(), (torch.randn(2), kept))
+
+
+def test_a_forward_that_writes_into_a_tensor_of_a_container_is_captured() -> None:
+    model = Keeps(lambda kept, x: kept[0].add_(x)).eval()
+    planner.capture(model, (torch.randn(2), [torch.zeros(2)]))
