@@ -25,6 +25,7 @@ from planner.errors import FuseplanError
 from planner.fusion.module import FusedModule
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rewrite import replace_regions
+from planner.graph.containers import register_containers
 from planner.graph.export import capture as export
 from planner.graph.export import second_program
 from planner.graph.op_graph import OpGraph, OpKey
@@ -262,8 +263,10 @@ def _begin(
 def _device_of(module: nn.Module, args: Any, kwargs: Any, device: str | None) -> str:
     """The one device that weights and inputs lie on.
 
-    Raises `WrongDevice` when there are several, or it is not the one asked for.
+    Raises `WrongDevice` when there are several, or it is not the one asked for, and `CaptureFailed`
+    for inputs that hold a container of no known form.
     """
+    register_containers((args, kwargs))
     tensors = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))]
     found = sorted({str(t.device) for t in tensors if isinstance(t, Tensor)})
     if len(found) > 1:
