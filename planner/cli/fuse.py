@@ -27,7 +27,8 @@ def add(verbs: options.Verbs) -> None:
 def _run(args: argparse.Namespace) -> int:
     from planner.cli.session import deliver, session
 
-    with session(args) as run:
+    backends = options.backends(args)
+    with session(args, backends=backends) as run:
         from planner import pipeline
 
         subject = run.subject
@@ -41,7 +42,7 @@ def _run(args: argparse.Namespace) -> int:
             max_fusions=args.max_fusions,
             compile_peer=args.compile_peer,
             seed=args.seed,
-            backends=options.backends(args),
+            backends=backends,
             progress=run.progress,
         )
     deliver(fused.report, args)

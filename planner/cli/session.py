@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,18 +29,22 @@ class Session:
 
 
 @contextmanager
-def session(args: argparse.Namespace, *, run_model: bool = True) -> Iterator[Session]:
-    """Load MODEL, try its inputs with one forward (unless `run_model` is off), make the output
-    folder.
+def session(
+    args: argparse.Namespace, *, run_model: bool = True, backends: Sequence[str] = ()
+) -> Iterator[Session]:
+    """Check `backends` and the output folder, load MODEL, try its inputs with one forward (unless
+    `run_model` is off), make the folder.
 
     Inside, whatever prints to stdout (a user's file, a library) goes to stderr: stdout is the
     result alone. The folder is touched only once the model is known to run.
 
-    Raises the errors of `load_subject`, `run_once` and `prepare`.
+    Raises the errors of `require_tables`, `load_subject`, `run_once` and `prepare`.
     """
     from planner.cli.live import live_progress
     from planner.report import run_dir
+    from planner.support.tables import require_tables
 
+    require_tables(backends)
     if args.out is not None:
         run_dir.check(args.out, args.force)
     with redirect_stdout(sys.stderr), live_progress(quiet=args.quiet) as progress:

@@ -119,6 +119,9 @@ def test_a_wrong_call_is_a_usage_error(argv: list[str], status: int, capsys: Cap
         (["rank", "net.py:make", "--device", "tpu"], 2, "use cpu, cuda or cuda:N"),
         (["rank", "net.py:make", "--out", "net.py"], 2, "is a file"),
         (["rank", "net.py:make", "--out", "."], 2, "is not empty"),
+        (["audit", "net.py:fails", "--backend", "tensorrt"], 2, "no operator table 'tensorrt'"),
+        (["fuse", "net.py:fails", "--backend", "onnx@x"], 2, "no operator table 'onnx@x'"),
+        (["rank", "net.py:fails", "--out", "net.py/run"], 2, "Not a directory"),
         (["report", "nowhere"], 2, "name the --out folder"),
     ],
 )
