@@ -5,6 +5,7 @@ and its inputs before; the report's file and text after.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -41,9 +42,11 @@ def session(
     Raises the errors of `require_tables`, `load_subject`, `run_once` and `prepare`.
     """
     from planner.cli.live import live_progress
+    from planner.graph.errors import WrongInputs
     from planner.report import run_dir
     from planner.support.tables import require_tables
 
+    _keep_kineto_quiet(args)
     require_tables(backends)
     if args.out is not None:
         run_dir.check(args.out, args.force)
@@ -61,7 +64,19 @@ def session(
                 run_once(subject)
         if args.out is not None:
             run_dir.prepare(args.out, args.force)
-        yield Session(subject, progress)
+        try:
+            yield Session(subject, progress)
+        except WrongInputs as error:
+            said = " ".join(filter(None, (str(error), subject.advice)))
+            raise WrongInputs(said) from error
+
+
+def _keep_kineto_quiet(args: argparse.Namespace) -> None:
+    """torch's profiler writes its starts and stops to stderr. It reads its level, a number from 0
+    to 6 (nothing), from the environment when torch is loaded.
+    """
+    if not args.debug:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 def _make_current(device: str | None) -> None:
@@ -80,4 +95,4 @@ def deliver(report: Report, args: argparse.Namespace) -> None:
         path = write_report(args.out, report)
         if not args.quiet:
             print(f"written: {path}", file=sys.stderr)
-    show(report, args.format)
+    show(report, args.format, kept=args.out is not None)
