@@ -50,6 +50,7 @@ from planner.rewriting import race_on, rewritten
 from planner.run_report import report_of
 from planner.support.cover import cover
 from planner.support.current import table_for
+from planner.support.tables import require_tables
 from planner.verify_model import verify_whole
 from planner.work import CapturedModel, Work
 
@@ -62,7 +63,7 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     *,
-    out: Path | None = None,
+    out: str | Path | None = None,
 ) -> CapturedModel:
     """Export `module` for these inputs and normalize the program; passes are dumped to
     `out`/graphs.
@@ -72,7 +73,7 @@ def capture(
     """
     source = export(module, tuple(args), kwargs, dynamic_shapes)
     program = source.program
-    graphs = out / "graphs" if out else None
+    graphs = None if out is None else Path(out) / "graphs"
     passes = run_passes(program, (("captured", _nothing), *NORMALIZE), graphs)
     return CapturedModel(program, op_graph(program), passes, source)
 
@@ -86,13 +87,14 @@ def audit(
     backends: Sequence[str] = DEFAULT_BACKENDS,
     device: str | None = None,
     measure: bool = True,
-    out: Path | None = None,
+    out: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> Report:
     """What each backend does with every operator of the model; with `measure`, weighted by time.
 
     Raises what `capture` raises, `UnknownBackend`, and `WrongDevice`.
     """
+    require_tables(backends)
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     return report_of(work, coverage=_coverage(work, backends, progress))
 
@@ -104,7 +106,7 @@ def rank(
     *,
     name: str = "",
     device: str | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> Report:
     """The model's operators by measured time, each placed on the device's roofline.
@@ -121,7 +123,7 @@ def bench(
     *,
     name: str = "",
     device: str | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     compile_peer: bool = True,
     seed: int = 0,
     progress: Progress = SILENT,
@@ -149,7 +151,7 @@ def fuse(
     *,
     name: str = "",
     device: str | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     max_fusions: int | None = None,
     compile_peer: bool = True,
     seed: int = 0,
@@ -164,13 +166,14 @@ def fuse(
     neither beats eager, the original. `report.outcome` says which. Kernels and graphs are written
     to `out` (default: a temporary folder). Raises as `audit`.
     """
+    require_tables(backends)
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
     with progress.stage("rewrite"):
         clean, rewrites = _rewritten(work)
     work = replace(work, passes=(*work.passes, *rewrites))
     program = second_program(clean)
-    kernels = (out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
+    kernels = (work.out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     with progress.stage("plan the fusions"):
         passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
         plan = make_plan(
@@ -198,7 +201,7 @@ def fuse(
     if FUSED in runnable:
         with progress.stage("verify the whole model"):
             numerics = _verify(work, runnable[FUSED], work.name, seed)
-    with progress.stage("race eager, torch.compile and the fused model"):
+    with progress.stage(f"race {_contestants(runnable, compile_peer=compile_peer)}"):
         raced = _race(work, runnable, compile_peer=compile_peer)
     if refusal:
         said = f"the captured program does not take its own example: {refusal}"
@@ -235,12 +238,13 @@ def _begin(
     name: str,
     device: str | None,
     measure: bool,
-    out: Path | None,
+    out: str | Path | None,
     progress: Progress,
 ) -> Work:
+    folder = None if out is None else Path(out)
     torch_device = device_of(module, args, kwargs, device)
     with progress.stage("capture"):
-        captured = capture(module, args, kwargs, out=out)
+        captured = capture(module, args, kwargs, out=folder)
     graph = OpGraph(tuple(node for node in captured.graph if is_work(node)))
     profile = None
     if measure:
@@ -261,7 +265,7 @@ def _begin(
         captured.passes,
         graph,
         profile,
-        out,
+        folder,
     )
 
 
@@ -357,6 +361,14 @@ def _verify(work: Work, module: FusedModule, subject: str, seed: int) -> tuple[N
         work.torch_device,
         seed,
     )
+
+
+def _contestants(ours: Mapping[str, FusedModule], *, compile_peer: bool) -> str:
+    """Who races, in words."""
+    words = {NORMALIZED: "the captured program", FUSED: "the fused model"}
+    peers = ["eager", *(["torch.compile"] if compile_peer else [])]
+    *others, last = [*peers, *(words[name] for name in ours)]
+    return f"{', '.join(others)} and {last}" if others else f"{last} alone"
 
 
 def _race(work: Work, ours: Mapping[str, FusedModule], *, compile_peer: bool) -> Race:

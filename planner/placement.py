@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from planner.errors import FuseplanError
+from planner.graph.containers import register_containers
 
 
 class WrongDevice(FuseplanError):
@@ -18,8 +19,10 @@ class WrongDevice(FuseplanError):
 def device_of(module: nn.Module, args: Any, kwargs: Any, device: str | None) -> str:
     """The one device that weights and inputs lie on.
 
-    Raises `WrongDevice` when there are several, or it is not the one asked for.
+    Raises `WrongDevice` when there are several, or it is not the one asked for, and `CaptureFailed`
+    for inputs that hold a container of no known form.
     """
+    register_containers((args, kwargs))
     tensors = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))]
     found = sorted({str(t.device) for t in tensors if isinstance(t, Tensor)})
     if len(found) > 1:

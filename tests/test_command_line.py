@@ -122,6 +122,11 @@ def test_inputs_can_be_made_for_a_module_alone(folder: Path) -> None:
     assert report["model"]["inputs"] == {"input": "float32[3, 32]"}
 
 
+def test_the_profiler_is_silent(fused: subprocess.CompletedProcess[str]) -> None:
+    assert "profile the eager model" in fused.stderr
+    assert "profiler_start" not in fused.stderr
+
+
 def test_fuse_writes_the_run(folder: Path, fused: subprocess.CompletedProcess[str]) -> None:
     assert fused.returncode == 0, fused.stderr
     assert "bias_gelu" in fused.stdout

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import platform
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from planner.graph.errors import TrainingMode
 from planner.placement import WrongDevice, is_on
 from planner.report.io import to_json
 from planner.report.model import Benchmark, BenchmarkRow, NumericsRow, Report
+from planner.report.run_dir import prepare, write_report
+from planner.support.tables import UnknownBackend
 from planner.timing import Comparison, Timing
 
 
@@ -229,6 +233,13 @@ def test_kernels_and_graphs_are_written(run: Run) -> None:
     assert "fuseplan" in (run.out / "graphs" / recorded[-1]).read_text()
 
 
+def test_a_later_run_knows_all_of_it_as_an_earlier_runs(run: Run, tmp_path: Path) -> None:
+    again = shutil.copytree(run.out, tmp_path / "again", ignore=shutil.ignore_patterns("__py*"))
+    write_report(again, run.report)
+    prepare(again, force=True)
+    assert [path for path in again.rglob("*") if path.is_file()] == []
+
+
 def test_the_users_model_is_untouched(run: Run) -> None:
     assert all(torch.equal(value, run.state[key]) for key, value in run.model.state_dict().items())
     assert all(p.requires_grad for p in run.model.parameters())
@@ -345,6 +356,53 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
     fused = _fuse(_block(), _x())
     assert not fused.fused
     assert {row.measure for row in _failed(fused.report)} == {"norm", "difference"}
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_output_folder_may_be_text(tmp_path: Path) -> None:
+    model, folder = _block(), tmp_path / "run"
+    planner.capture(model, (_x(),), out=str(folder))
+    captured = sorted(path.name for path in (folder / "graphs").glob("*.py"))
+    assert captured[0] == "00_captured.py"
+    shutil.rmtree(folder)
+    planner.audit(model, (_x(),), measure=False, backends=(), out=str(folder))
+    assert sorted(path.name for path in (folder / "graphs").glob("*.py")) == captured
+    _fuse(model, _x(), out=str(folder))
+    assert list((folder / "kernels").glob("gelu_residual*.py"))
+
+
+@pytest.mark.parametrize("verb", [planner.audit, planner.fuse])
+def test_an_unknown_backend_is_refused_before_the_model_is_looked_at(verb: Any) -> None:
+    with pytest.raises(UnknownBackend, match="tensorrt"):
+        verb(_block().train(), (), backends=("cpu", "tensorrt"))
+
+
+class Titles:
+    """A `Progress` that keeps the stages' titles."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def stage(self, title: str) -> AbstractContextManager[None]:
+        self.stages.append(title)
+        return nullcontext()
+
+    def note(self, text: str) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("peer", "who"),
+    [
+        (False, "eager, the captured program and the fused model"),
+        (True, "eager, torch.compile, the captured program and the fused model"),
+    ],
+)
+def test_the_race_names_who_runs(peer: bool, who: str) -> None:
+    titles = Titles()
+    _fuse(_block(), _x(), compile_peer=peer, progress=titles)
+    assert f"race {who}" in titles.stages
 
 
 @pytest.mark.usefixtures("machine")

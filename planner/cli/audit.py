@@ -32,7 +32,8 @@ def add(verbs: options.Verbs) -> None:
 def _run(args: argparse.Namespace) -> int:
     from planner.cli.session import deliver, session
 
-    with session(args, run_model=args.measure) as run:
+    backends = options.backends(args)
+    with session(args, run_model=args.measure, backends=backends) as run:
         from planner import pipeline
 
         subject = run.subject
@@ -41,7 +42,7 @@ def _run(args: argparse.Namespace) -> int:
             subject.args,
             subject.kwargs,
             name=subject.name,
-            backends=options.backends(args),
+            backends=backends,
             device=args.device,
             measure=args.measure,
             out=args.out,

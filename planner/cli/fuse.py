@@ -38,7 +38,8 @@ def _run(args: argparse.Namespace) -> int:
         from planner.artifact.save import require_writable
 
         require_writable(args.save, args.force)
-    with session(args) as run:
+    backends = options.backends(args)
+    with session(args, backends=backends) as run:
         from planner import pipeline
 
         subject = run.subject
@@ -52,7 +53,7 @@ def _run(args: argparse.Namespace) -> int:
             max_fusions=args.max_fusions,
             compile_peer=args.compile_peer,
             seed=args.seed,
-            backends=options.backends(args),
+            backends=backends,
             progress=run.progress,
         )
     deliver(fused.report, args)

@@ -25,5 +25,5 @@ def _run(args: argparse.Namespace) -> int:
     from planner.cli.show import show
     from planner.report.io import read_report
 
-    show(read_report(args.run_dir), args.format)
+    show(read_report(args.run_dir), args.format, kept=True)
     return EXIT_DONE

@@ -5,8 +5,9 @@ and its inputs before; the report's file and text after.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,18 +30,24 @@ class Session:
 
 
 @contextmanager
-def session(args: argparse.Namespace, *, run_model: bool = True) -> Iterator[Session]:
-    """Load MODEL, try its inputs with one forward (unless `run_model` is off), make the output
-    folder.
+def session(
+    args: argparse.Namespace, *, run_model: bool = True, backends: Sequence[str] = ()
+) -> Iterator[Session]:
+    """Check `backends` and the output folder, load MODEL, try its inputs with one forward (unless
+    `run_model` is off), make the folder.
 
     Inside, whatever prints to stdout (a user's file, a library) goes to stderr: stdout is the
     result alone. The folder is touched only once the model is known to run.
 
-    Raises the errors of `load_subject`, `run_once` and `prepare`.
+    Raises the errors of `require_tables`, `load_subject`, `run_once` and `prepare`.
     """
     from planner.cli.live import live_progress
+    from planner.graph.errors import WrongInputs
     from planner.report import run_dir
+    from planner.support.tables import require_tables
 
+    _keep_kineto_quiet(args)
+    require_tables(backends)
     if args.out is not None:
         run_dir.check(args.out, args.force)
     with redirect_stdout(sys.stderr), live_progress(quiet=args.quiet) as progress:
@@ -57,7 +64,19 @@ def session(args: argparse.Namespace, *, run_model: bool = True) -> Iterator[Ses
                 run_once(subject)
         if args.out is not None:
             run_dir.prepare(args.out, args.force)
-        yield Session(subject, progress)
+        try:
+            yield Session(subject, progress)
+        except WrongInputs as error:
+            said = " ".join(filter(None, (str(error), subject.advice)))
+            raise WrongInputs(said) from error
+
+
+def _keep_kineto_quiet(args: argparse.Namespace) -> None:
+    """torch's profiler writes its starts and stops to stderr. It reads its level, a number from 0
+    to 6 (nothing), from the environment when torch is loaded.
+    """
+    if not args.debug:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 def _make_current(device: str | None) -> None:
@@ -76,4 +95,4 @@ def deliver(report: Report, args: argparse.Namespace) -> None:
         path = write_report(args.out, report)
         if not args.quiet:
             print(f"written: {path}", file=sys.stderr)
-    show(report, args.format)
+    show(report, args.format, kept=args.out is not None)

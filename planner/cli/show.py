@@ -14,8 +14,10 @@ _WIDTH_OF_A_PIPE = 100
 _PLAIN = str.maketrans({"─": "-", "→": ">", "█": "#", "…": "~"})
 
 
-def show(report: Report, form: str) -> None:
+def show(report: Report, form: str, *, kept: bool = True) -> None:
     """Write `report` to stdout as `terminal` or `json`.
+
+    `kept` says whether the run has a folder.
 
     Colour only on a terminal and without NO_COLOR in the environment; the terminal's width, or
     COLUMNS, or 100.
@@ -29,7 +31,7 @@ def show(report: Report, form: str) -> None:
 
         width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        text = render(report, width=width, color=color)
+        text = render(report, width=width, color=color, kept=kept)
     sys.stdout.write(_writable(text))
 
 

@@ -11,16 +11,34 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from planner.graph.errors import CaptureFailed
+from planner.graph.explain import first_line
 
-def register_containers(values: Any) -> None:
+
+def register_containers(value: Any) -> None:
     """Register every class in a nest of values that pytree does not know yet.
 
     Plain dataclasses by torch's own call, transformers' caches by transformers' own. What is no
-    container stays a leaf.
+    container stays a leaf. Raises `CaptureFailed` for a container that its own class's flattening
+    refuses.
     """
-    for leaf in pytree.tree_leaves(values):
-        if register_class(type(leaf)):
-            register_containers(leaf)  # its parts are leaves now
+    if pytree.tree_is_leaf(value) and not register_class(type(value)):
+        return
+    for part in _parts(value):
+        register_containers(part)
+
+
+def _parts(container: Any) -> list[Any]:
+    """What one container holds, containers whole."""
+    try:
+        return pytree.tree_leaves(container, is_leaf=lambda part: part is not container)
+    except Exception as error:
+        name = type(container).__name__
+        raise CaptureFailed(
+            f"torch.export cannot take apart the {name} among the model's inputs or outputs: "
+            f"{first_line(error)}. Where it is a cache, let the model do without: "
+            "model.config.use_cache = False (on the command line --set use_cache=false)."
+        ) from error
 
 
 def register_class(cls: Any) -> bool:

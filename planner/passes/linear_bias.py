@@ -13,6 +13,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from fusion_kernels.lowering import LOWERINGS
+from planner.counted import counted
 from planner.graph.view import op_name
 
 aten = torch.ops.aten
@@ -30,13 +31,13 @@ def split_linear_bias(program: ExportedProgram) -> tuple[str, ...]:
         if node.target is aten.linear.default and _worth_splitting(node):
             _split(program.graph, node)
             count += 1
-    return (f"{count} biases taken out of linears",) if count else ()
+    return (f"{counted(count, 'bias', 'biases')} taken out of linears",) if count else ()
 
 
 def merge_linear_bias(program: ExportedProgram) -> tuple[str, ...]:
     """The reverse, for every bias that no region has taken."""
     count = merge_biases(program.graph)
-    return (f"{count} biases put back into linears",) if count else ()
+    return (f"{counted(count, 'bias', 'biases')} put back into linears",) if count else ()
 
 
 def merge_biases(graph: fx.Graph) -> int:

@@ -11,6 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from fusion_kernels.library import operator_of
+from planner.counted import counted
 
 aten = torch.ops.aten
 
@@ -31,7 +32,11 @@ FRESH = {
 def reuse_buffers(program: ExportedProgram) -> tuple[str, ...]:
     """Make every fused call that can overwrite an input do so (CPU)."""
     count = reuse_inputs(program.graph)
-    return (f"{count} kernels write over an input that nothing reads afterwards",) if count else ()
+    if not count:
+        return ()
+    return (
+        f"{counted(count, 'kernel')} made to write over an input that nothing reads afterwards",
+    )
 
 
 def reuse_inputs(graph: fx.Graph) -> int:

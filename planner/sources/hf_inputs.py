@@ -48,6 +48,18 @@ def make(module: nn.Module, options: SourceOptions) -> Batch:
     return Batch((), kwargs)
 
 
+def advice(module: nn.Module, options: SourceOptions) -> str:
+    """What to try where the model fails on images of the size asked for; "" where it is the size
+    of its configuration.
+    """
+    holder, vision = _vision(module.config)
+    size = getattr(vision, "image_size", None)
+    if options.image is None or size in (None, options.image):
+        return ""
+    key = f"{holder}image_size"
+    return f"The model's {key} is {size}: add --set {key}={options.image}."
+
+
 def _main(
     module: nn.Module, config: Any, takes: Any, options: SourceOptions
 ) -> Iterator[InputSpec]:
@@ -111,8 +123,16 @@ def _ids(spec: InputSpec, config: Any, draw: torch.Generator) -> torch.Tensor:
     return allowed[picked].to(getattr(torch, spec.dtype))
 
 
+def _vision(config: Any) -> tuple[str, Any]:
+    """The configuration that speaks of images, with the dotted way to it."""
+    for name in ("vision_config", "encoder"):
+        if getattr(config, name, None):
+            return f"{name}.", getattr(config, name)
+    return "", config
+
+
 def _pixels(config: Any, batch: int, options: SourceOptions) -> tuple[int, ...]:
-    vision = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
+    _, vision = _vision(config)
     size: Any = options.image or getattr(vision, "image_size", None) or _IMAGE
     if isinstance(size, dict):
         size = (size["height"], size["width"])

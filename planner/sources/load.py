@@ -51,7 +51,7 @@ def load_subject(text: str, options: SourceOptions) -> Subject:
 
     import torch
 
-    from planner.sources import hf, place, python
+    from planner.sources import hf, hf_inputs, place, python
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
@@ -63,7 +63,8 @@ def load_subject(text: str, options: SourceOptions) -> Subject:
     placed = place.batches(batches, module, cast_to)
     chosen = max(placed, key=lambda batch: (batch.weight, place.elements(batch)))
     notes = (*built.notes, *placed_notes, *input_notes, *_choice_note(placed, chosen))
-    return Subject(text, module, chosen.args, chosen.kwargs, placed, notes)
+    advice = hf_inputs.advice(module, options) if kind == "hf" else ""
+    return Subject(text, module, chosen.args, chosen.kwargs, placed, notes, advice)
 
 
 def _kind(text: str) -> str:
@@ -88,23 +89,39 @@ def _batches(
     from planner.sources import data_files, hf_inputs, made_inputs
 
     if built.batch is not None:
-        if options.inputs or options.inputs_file or options.mask != "none":
+        unused = [*(["--inputs"] if options.inputs_file else []), *_of_made_inputs(options)]
+        if unused:
             raise UnusedOption(
-                f"{text} returns its own inputs: drop --inputs, --input and --mask, or return the "
-                "module alone."
+                f"{text} returns its own inputs: drop {_listed(unused)}, or return the module "
+                "alone."
             )
-        unused = [name for name in ("batch", "seq", "image") if getattr(options, name) is not None]
-        said = [f"--{name} has no effect: {text} returns its own inputs" for name in unused]
-        return (built.batch,), tuple(said)
+        return (built.batch,), ()
     if options.inputs_file is not None:
-        if options.inputs or options.mask != "none":
-            raise UnusedOption("--inputs gives the whole call: drop --input and --mask.")
+        unused = _of_made_inputs(options)
+        if unused:
+            raise UnusedOption(f"--inputs gives the whole call: drop {_listed(unused)}.")
         return data_files.read(options.inputs_file, module), ()
     if text.startswith("hf:"):
         batch = hf_inputs.make(module, options)
     else:
         batch = made_inputs.make(module, options)
     return (batch,), (f"inputs made: {made_inputs.describe(batch)}",)
+
+
+def _of_made_inputs(options: SourceOptions) -> list[str]:
+    """The options given that only inputs made here follow."""
+    given = {
+        "--input": bool(options.inputs),
+        "--mask": options.mask != "none",
+        "--batch": options.batch is not None,
+        "--seq": options.seq is not None,
+        "--image": options.image is not None,
+    }
+    return [name for name, is_given in given.items() if is_given]
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _choice_note(batches: tuple[Batch, ...], chosen: Batch) -> tuple[str, ...]:

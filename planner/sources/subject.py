@@ -26,7 +26,8 @@ class Subject:
 
     `name` is the MODEL text. `args` and `kwargs` are those of the batch with the largest weight;
     `batches` holds every one in the order given. `notes` say what was chosen on the user's
-    behalf.
+    behalf; `advice` is what to try where the inputs made turn out not to fit, "" where nothing is
+    known.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Subject:
     kwargs: dict[str, Any]
     batches: tuple[Batch, ...]
     notes: tuple[str, ...] = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,4 +38,5 @@ def run_once(subject: Subject) -> None:
             "--dtype bfloat16."
         ) from error
     except Exception as error:
-        raise DoesNotRun(f"{subject.name} does not run on {given}: {told(error)}") from error
+        why = " ".join(filter(None, (told(error), subject.advice)))
+        raise DoesNotRun(f"{subject.name} does not run on {given}: {why}") from error

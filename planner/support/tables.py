@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from planner.errors import FuseplanError
@@ -27,6 +28,7 @@ __all__ = [
     "dump_table",
     "load_table",
     "read_table",
+    "require_tables",
     "table_names",
 ]
 
@@ -50,15 +52,26 @@ def load_table(name: str, folder: Path | None = None) -> BackendTable:
     the format.
     """
     backend, _, chip = name.partition("@")
-    known = table_names(folder)
-    if backend not in known:
-        raise UnknownBackend(name, known)
+    _require(name, folder)
     table = read_table(_folder(folder) / f"{backend}.yaml")
     if not chip:
         return table
     if chip not in table.chips:
-        raise UnknownBackend(name, tuple(f"{backend}@{known}" for known in table.chips) or known)
+        chips = tuple(f"{backend}@{known}" for known in table.chips)
+        raise UnknownBackend(name, chips or table_names(folder))
     return on_chip(table, chip)
+
+
+def require_tables(names: Iterable[str]) -> None:
+    """Whether there is a table for each name, before anything is done with the first.
+
+    Raises `UnknownBackend`. Only a table whose chip is asked for is read.
+    """
+    for name in names:
+        if "@" in name:
+            load_table(name)
+        else:
+            _require(name)
 
 
 def read_table(path: Path) -> BackendTable:
@@ -75,6 +88,12 @@ def read_table(path: Path) -> BackendTable:
 def dump_table(table: BackendTable, path: Path) -> None:
     """Write the table to `path`; the same table gives the same bytes."""
     path.write_text(format_table(table), encoding="utf-8", newline="\n")
+
+
+def _require(name: str, folder: Path | None = None) -> None:
+    known = table_names(folder)
+    if name.partition("@")[0] not in known:
+        raise UnknownBackend(name, known)
 
 
 def _folder(folder: Path | None) -> Path:

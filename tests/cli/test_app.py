@@ -135,9 +135,13 @@ def test_a_wrong_call_is_a_usage_error(argv: list[str], status: int, capsys: Cap
         (["rank", "net.py:mk"], 2, "has no 'mk'"),
         (["rank", "net.py:fails"], 2, "net.py:10: ValueError: boom"),
         (["rank", "net.py:make", "--inputs", "x.npz"], 2, "returns its own inputs"),
+        (["rank", "net.py:make", "--batch", "8", "--seq", "4"], 2, "drop --batch and --seq"),
         (["rank", "net.py:make", "--device", "tpu"], 2, "use cpu, cuda or cuda:N"),
         (["rank", "net.py:make", "--out", "net.py"], 2, "is a file"),
         (["rank", "net.py:make", "--out", "."], 2, "is not empty"),
+        (["audit", "net.py:fails", "--backend", "tensorrt"], 2, "no operator table 'tensorrt'"),
+        (["fuse", "net.py:fails", "--backend", "onnx@x"], 2, "no operator table 'onnx@x'"),
+        (["rank", "net.py:fails", "--out", "net.py/run"], 2, "Not a directory"),
         (["report", "nowhere"], 2, "name the --out folder"),
     ],
 )
@@ -277,6 +281,17 @@ def test_report_shows_what_the_run_showed(model: str, pipeline: Any, capsys: Cap
     assert main(["report", "run/report.json", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
     assert pipeline.calls
+
+
+def test_only_a_run_with_a_folder_is_shown_as_kept(
+    model: str, pipeline: Any, capsys: Captured
+) -> None:
+    row = NumericsRow("k0", "float32", 1.0, None, 1e-5, passed=False)
+    pipeline.report = replace(pipeline.report, numerics=(row,) * 30)
+    main(["rank", model])
+    assert "10 more failures: --out DIR keeps all in report.json" in capsys.readouterr().out
+    main(["rank", model, "--out", "run"])
+    assert "10 more failures: report.json has all" in capsys.readouterr().out
 
 
 def test_report_needs_no_torch(report: Report, tmp_path: Path) -> None:

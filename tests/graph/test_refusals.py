@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import MambaConfig, MambaModel
 
 import planner
 from planner.errors import EXIT_WRONG_INPUT, FuseplanError
@@ -118,6 +119,21 @@ def test_weights_on_meta_are_refused_by_name(device: str) -> None:
 def test_inputs_on_meta_are_refused_by_number() -> None:
     with pytest.raises(NoValues, match="'input 0' lies on the meta device"):
         planner.capture(nn.ReLU().eval(), (torch.randn(2, device="meta"),))
+
+
+def test_a_cache_that_cannot_be_taken_apart_is_refused_with_the_way_to_do_without() -> None:
+    config = MambaConfig(num_hidden_layers=1, hidden_size=16, state_size=4, vocab_size=32)
+    model = MambaModel(config).eval()
+    ids = torch.randint(32, (1, 5))
+    message = r"the DynamicCache among .* inputs or outputs: .*use_cache = False"
+    with pytest.raises(CaptureFailed, match=message) as caught:
+        planner.capture(model, (ids,))
+    assert "\n" not in str(caught.value)
+    cache = model(ids).cache_params  # registered by now: every look at an input meets it
+    with pytest.raises(CaptureFailed, match=message):
+        planner.audit(model, (ids,), {"cache_params": cache}, measure=False)
+    model.config.use_cache = False
+    assert planner.capture(model, (ids,)).graph
 
 
 def test_every_refusal_is_a_wrong_input_to_the_command_line() -> None:

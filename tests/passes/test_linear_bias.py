@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from planner.counted import counted
 from planner.passes.linear_bias import SPLIT, merge_biases, merge_linear_bias, split_linear_bias
 
 aten = torch.ops.aten
@@ -53,7 +54,9 @@ def _twice(y: Tensor) -> Tensor:
 def test_split_where_every_user_is_fusable(export: Any, name: str) -> None:
     exported = export(FUSABLE[name], X, **weights())
     count = len([op for op in exported.ops() if op == "linear.default"])
-    assert split_and_check(exported) == (f"{count} biases taken out of linears",)
+    assert split_and_check(exported) == (
+        f"{counted(count, 'bias', 'biases')} taken out of linears",
+    )
     marked = [node for node in exported.program.graph.nodes if SPLIT in node.meta]
     assert [node.target for node in marked] == [aten.add.Tensor] * count
     assert all(len(node.args[0].args) == 2 for node in marked)

@@ -55,7 +55,7 @@ def test_a_spent_result_is_overwritten(export: Any, tmp_path: Path, name: str) -
     exported = export(REUSED[name], X, R, **weights())
     call = fuse(exported, tmp_path, "gelu", "mul")
     notes = reuse_buffers(exported.program)
-    assert notes == ("1 kernels write over an input that nothing reads afterwards",)
+    assert notes == ("1 kernel made to write over an input that nothing reads afterwards",)
     assert overwrites(call)
 
 

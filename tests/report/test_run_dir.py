@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,17 +39,78 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, force: bool) -
         check(tmp_path / "out", force)
 
 
-def test_force_replaces_an_earlier_run_and_keeps_all_else(report: Report, tmp_path: Path) -> None:
+def _texts() -> dict[str, str]:
+    """What runs write beside their report: kernels that it names and that it does not."""
+    kernel = '"""{}: one kernel instead of 2 operators.\n\nrule       bias_gelu\n"""\n'
+    graph = "# {} {}: 3 -> 3 nodes, 0.1 ms\nclass GraphModule: ...\n"
+    return {
+        "graphs/00_captured.py": graph.format("00", "captured"),
+        "graphs/01_normalize.py": graph.format("01", "normalize"),
+        "kernels/bias_gelu_bf16_3072_a1b2c3.py": kernel.format("bias_gelu"),
+        "kernels/gelu_residual_f32_257_0d1e2f.py": kernel.format("gelu_residual"),
+    }
+
+
+def _write(folder: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def _left(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_force_replaces_an_earlier_run_and_keeps_all_else(
+    report: Report, tmp_path: Path, finished: bool
+) -> None:
     prepare(tmp_path, force=False)
-    write_report(tmp_path, report)
-    own = ["graphs/00_captured.py", "graphs/01_normalize.py", "kernels/bias_gelu_bf16_3072.py"]
-    others = ["notes.md", "graphs/my_graph.py", "kernels/my_kernel.py", "sub/report.json"]
-    for name in own + others:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
+    if finished:
+        write_report(tmp_path, report)
+    own = _texts()
+    others = dict.fromkeys(["notes.md", "graphs/my_graph.py", "sub/report.json"], "mine")
+    others |= {
+        "graphs/02_mine.py": "mine",
+        "kernels/my_kernel.py": '"""my_kernel: by hand."""\n',
+        "kernels/bias_gelu_bf16_3072_ffffff.py": "mine",
+        "kernels/copy.py": own["kernels/bias_gelu_bf16_3072_a1b2c3.py"],
+        "kernels/bias_gelu_bf16_3072_a1b2c3_mine.py": own["kernels/bias_gelu_bf16_3072_a1b2c3.py"],
+        "graphs/copy.py": own["graphs/00_captured.py"],
+    }
+    _write(tmp_path, own | others)
     prepare(tmp_path, force=True)
-    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
-    assert left == sorted(others)
+    assert _left(tmp_path) == sorted(others)
+
+
+def test_force_leaves_what_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "gelu_f32_257_0d1e2f.py").write_bytes(b"\xff\xfe\x00")
+    prepare(tmp_path, force=True)
+    assert _left(tmp_path) == ["kernels/gelu_f32_257_0d1e2f.py"]
+
+
+def test_a_check_leaves_nothing_and_makes_no_folder(tmp_path: Path) -> None:
+    check(tmp_path / "a" / "b", force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("under", ["", "deep"])
+def test_a_folder_that_takes_no_files_is_refused(
+    tmp_path: Path, under: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(OutputExists, match="Read-only file system"):
+        check(tmp_path / under, force=False)
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(OutputExists, match="Not a directory"):
+        check(tmp_path / "notes" / "out", force=False)
 
 
 def test_force_removes_nothing_where_no_run_was(tmp_path: Path) -> None:

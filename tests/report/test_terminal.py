@@ -108,4 +108,75 @@ def test_the_original_is_named_as_the_outcome(report: Report) -> None:
 
 def test_a_long_ranking_is_cut_and_says_so(report: Report) -> None:
     ops = tuple(replace(report.ops[0], id=f"op{i}", share=0.01) for i in range(40))
-    assert "… 15 more rows, 15.0 % of the time" in render(replace(report, ops=ops))
+    text = render(replace(report, ops=ops))
+    assert "… 15 more rows, 15.0 % of the time: report.json has all" in text
+    assert "… 1 more row, 1.0 % of" in render(replace(report, ops=ops[:26]))
+
+
+def test_what_is_cut_of_a_run_without_a_folder_names_the_option(report: Report) -> None:
+    ops = tuple(replace(report.ops[0], id=f"op{i}") for i in range(40))
+    fusions = tuple(replace(report.fusions[0], rule="x" * i) for i in range(40))
+    rejections = tuple(replace(report.rejections[0], rule="x" * i) for i in range(20))
+    numerics = tuple(replace(report.numerics[1], subject=f"k{i}") for i in range(30))
+    long = replace(report, ops=ops, fusions=fusions, rejections=rejections, numerics=numerics)
+    text = render(long, width=200, kept=False)
+    assert text.count(": --out DIR keeps all in report.json") == 4
+    assert "report.json has all" not in text
+    assert render(long, width=200).count(": report.json has all") == 4
+
+
+def test_on_cpu_the_fusions_say_what_was_timed(report: Report) -> None:
+    said = "timed on CPU: the same regions compiled by Inductor"
+    assert said not in render(report)
+    on_cpu = replace(report, environment=replace(report.environment, device="cpu"))
+    assert said in render(on_cpu)
+    assert said not in render(replace(on_cpu, fusions=()))
+
+
+def test_shares_name_their_whole_and_the_forward_beside_it(report: Report) -> None:
+    slowed = replace(report, profile=replace(report.profile, operators_us=9_120.0))
+    said = "shares are of 9.12 ms, all operators added up under the profiler, which slows them; "
+    assert said + "a forward without it takes 8.29 ms" in render(slowed, width=200)
+    unknown = replace(report, profile=replace(report.profile, operators_us=None))
+    assert "shares are of" not in render(unknown)
+
+
+def test_a_ranking_of_nothing_that_ran_says_why(report: Report) -> None:
+    said = "eager ran other operators than the captured graph"
+    instead = "no row has a time, so FLOPs and traffic stand there instead"
+    assert said not in render(report)
+    bare = tuple(replace(op, total_us=None, share=None, kind="unknown") for op in report.ops)
+    text = render(replace(report, ops=bare, unlinked_share=1.0), width=200)
+    assert said in text
+    assert instead in text
+    assert "shares are of" not in text
+    text = render(replace(report, unlinked_share=0.97), width=200)
+    assert said in text
+    assert instead not in text
+
+
+def test_one_of_a_kind_is_said_in_the_singular(report: Report) -> None:
+    one = replace(
+        report,
+        model=replace(report.model, parameters=1, parameter_bytes=4),
+        capture=replace(report.capture, nodes=1),
+        profile=replace(report.profile, iterations=1),
+        ops=report.ops[:1],
+        fusions=report.fusions[:1],
+        rejections=report.rejections[:1],
+        numerics=report.numerics[:1],
+        benchmark=replace(report.benchmark, rounds=1),
+    )
+    text = render(one)
+    for said in (
+        *("1 parameter, ", "1 graph, 1 operator ", "1 row, ", "over 1 run "),
+        *("1 distinct operator ", "0 of 1 place kept", "1 place, 1 reason ", "1 check against"),
+        "1 round in turn",
+    ):
+        assert said in text, said
+
+
+def test_a_model_without_weights_has_no_size(report: Report) -> None:
+    model = replace(report.model, parameters=0, parameter_bytes=0, dtype="none")
+    first = render(replace(report, model=model)).splitlines()[0]
+    assert first == " hf:bert  BertModel, no parameters"

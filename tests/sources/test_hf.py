@@ -15,7 +15,7 @@ from planner.sources.load import load_subject
 from planner.sources.made_inputs import BadInputs
 from planner.sources.options import SourceOptions, parse_input, parse_setting
 from planner.sources.subject import Subject
-from planner.sources.trial import run_once
+from planner.sources.trial import DoesNotRun, run_once
 
 TINY = (
     "hidden_size=32",
@@ -24,6 +24,7 @@ TINY = (
     "intermediate_size=64",
 )
 TINY_TEXT = (*TINY, "vocab_size=99")
+TINY_CLIP = tuple(f"{side}_config.{pair}" for side in ("text", "vision") for pair in TINY)
 
 
 def _load(text: str, *settings: str, **options: Any) -> Subject:
@@ -102,7 +103,7 @@ def test_a_mask_is_refused_where_there_are_no_ids() -> None:
         ("hf:wav2vec2", TINY, {"input_values": (2, 16_000)}),
         (
             "hf:clip",
-            tuple(f"{side}_config.{pair}" for side in ("text", "vision") for pair in TINY),
+            TINY_CLIP,
             {"input_ids": (2, 77), "pixel_values": (2, 3, 224, 224)},
         ),
     ],
@@ -120,6 +121,21 @@ def test_main_inputs_run(
 def test_an_image_size_is_taken_from_the_option() -> None:
     subject = _load("hf:vit", *TINY, "image_size=64", image=64)
     assert subject.kwargs["pixel_values"].shape == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "key"),
+    [
+        ("hf:vit", TINY, "image_size"),
+        ("hf:clip", TINY_CLIP, "vision_config.image_size"),
+    ],
+)
+def test_an_image_of_another_size_fails_with_the_setting_that_helps(
+    text: str, settings: tuple[str, ...], key: str
+) -> None:
+    subject = _load(text, *settings, image=32)
+    with pytest.raises(DoesNotRun, match=f"{key} is 224: add --set {key}=32"):
+        run_once(subject)
 
 
 def test_an_input_replaces_a_main_one_by_name() -> None:

@@ -143,6 +143,22 @@ def test_inputs_are_refused_where_the_builder_returns_its_own() -> None:
         _load("model.py:with_inputs", inputs_file=Path("a.npz"))
 
 
-def test_a_size_without_effect_is_noted() -> None:
-    notes = _load("model.py:with_inputs", batch=8).notes
-    assert any("--batch has no effect" in note for note in notes)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": 8}, "drop --batch, or"),
+        ({"seq": 8, "image": 32}, "drop --seq and --image, or"),
+        ({"mask": "full", "batch": 1, "seq": 8}, "drop --mask, --batch and --seq, or"),
+    ],
+)
+def test_sizes_are_refused_where_the_builder_returns_its_own_inputs(
+    options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UnusedOption, match=said):
+        _load("model.py:with_inputs", **options)
+
+
+@pytest.mark.parametrize("name", ["batch", "seq", "image"])
+def test_sizes_are_refused_beside_real_data(name: str) -> None:
+    with pytest.raises(UnusedOption, match=f"gives the whole call: drop --{name}\\."):
+        _load("model.py:make", inputs_file=Path("a.npz"), **{name: 8})

@@ -9,6 +9,7 @@ from rich.console import Console
 from planner.report.model import Report
 from planner.report.terminal.coverage import coverage
 from planner.report.terminal.fusions import fusions, rejections
+from planner.report.terminal.layout import Page
 from planner.report.terminal.measures import benchmark, numerics, outcome
 from planner.report.terminal.overview import capture, header
 from planner.report.terminal.ranking import ranking
@@ -27,8 +28,10 @@ _SECTIONS = (
 )
 
 
-def render(report: Report, *, width: int = 100, color: bool = False) -> str:
+def render(report: Report, *, width: int = 100, color: bool = False, kept: bool = True) -> str:
     """The whole report, lines of at most `width` columns (60 at least), without trailing blanks.
+
+    `kept` says whether there is a folder with the report.json that holds what is cut here.
 
     Sections without content are left out. Colour only repeats what the words say.
     """
@@ -44,8 +47,9 @@ def render(report: Report, *, width: int = 100, color: bool = False) -> str:
         highlight=False,
         emoji=False,
     )
+    page = Page(console.width, kept)
     for section in _SECTIONS:
-        for part in section(report, console.width):
+        for part in section(report, page):
             console.print(part)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     return "\n".join(lines).rstrip("\n") + "\n"

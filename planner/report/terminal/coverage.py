@@ -9,19 +9,20 @@ from collections.abc import Iterator, Mapping
 from rich.console import RenderableType
 from rich.text import Text
 
+from planner.counted import counted
 from planner.report import figures, grouping
 from planner.report.model import COVERED_LEVELS, UNKNOWN_LEVEL, BackendCoverage, Report
-from planner.report.terminal.layout import Column, line, table, title
+from planner.report.terminal.layout import Column, Page, line, table, title
 
 MOST_ROWS = 20
 
 
-def coverage(report: Report, _width: int) -> Iterator[RenderableType]:
+def coverage(report: Report, page: Page) -> Iterator[RenderableType]:
     """The backends side by side, then one table each for what needs a reason."""
     if not report.coverage:
         return
     operators = len({op.op for op in report.ops})
-    yield from title("Coverage", f"{operators} distinct operators")
+    yield from title("Coverage", counted(operators, "distinct operator"))
     columns = [
         Column("backend"),
         Column("by operator", "right"),
@@ -33,7 +34,7 @@ def coverage(report: Report, _width: int) -> Iterator[RenderableType]:
     ]
     yield table(columns, [_figures(*item) for item in report.coverage.items()])
     for backend, found in report.coverage.items():
-        yield from _reasons(backend, found, report)
+        yield from _reasons(backend, found, report, page)
 
 
 def _table_in_short(provenance: Mapping[str, str]) -> str:
@@ -67,7 +68,9 @@ def _share(fraction: float | None) -> Text:
     return Text(figures.percent(fraction), "green" if complete else "yellow")
 
 
-def _reasons(backend: str, found: BackendCoverage, report: Report) -> Iterator[RenderableType]:
+def _reasons(
+    backend: str, found: BackendCoverage, report: Report, page: Page
+) -> Iterator[RenderableType]:
     groups = grouping.not_direct(found, report.ops)
     yield Text("")
     if not groups:
@@ -75,7 +78,10 @@ def _reasons(backend: str, found: BackendCoverage, report: Report) -> Iterator[R
         return
     uncovered = sum(group.level not in (*COVERED_LEVELS, UNKNOWN_LEVEL) for group in groups)
     said = f"{uncovered} not covered" if uncovered else "all known ones covered"
-    yield line((backend, "bold"), f": {len(groups)} operators not covered as they are, {said}")
+    indirect = counted(
+        len(groups), "operator not covered as it is", "operators not covered as they are"
+    )
+    yield line((backend, "bold"), f": {indirect}, {said}")
     columns = [
         Column("operator"),
         Column("level"),
@@ -95,7 +101,7 @@ def _reasons(backend: str, found: BackendCoverage, report: Report) -> Iterator[R
     ]
     yield table(columns, rows)
     if len(groups) > MOST_ROWS:
-        yield line((f"… {len(groups) - MOST_ROWS} more: report.json has all", "dim"))
+        yield page.rest(f"{len(groups) - MOST_ROWS} more")
 
 
 def _style(level: str) -> str:

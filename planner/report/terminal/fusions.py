@@ -7,25 +7,29 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from planner.counted import counted
 from planner.report import figures, grouping
 from planner.report.model import Report
-from planner.report.terminal.layout import Cell, Column, line, table, title
+from planner.report.terminal.layout import Cell, Column, Page, line, table, title
 
 MOST_ROWS = 30
 MOST_REJECTIONS = 15
 _WIDE = 110
+_ON_CPU = (
+    "timed on CPU: the same regions compiled by Inductor; the generated Triton text runs on CUDA"
+)
 
 
-def fusions(report: Report, width: int) -> Iterator[RenderableType]:
+def fusions(report: Report, page: Page) -> Iterator[RenderableType]:
     """Rule, place, time before and after, and whether it was kept and why."""
     if not report.fusions:
         if report.outcome is not None:
             yield from title("Fusions", "none")
         return
     kept = sum(row.kept for row in report.fusions)
-    yield from title("Fusions", f"{kept} of {len(report.fusions)} places kept")
+    yield from title("Fusions", f"{kept} of {counted(len(report.fusions), 'place')} kept")
     groups = grouping.fusions(report.fusions)
-    wide = width >= _WIDE
+    wide = page.width >= _WIDE
     columns = [
         Column("", "right"),
         Column("rule"),
@@ -37,17 +41,21 @@ def fusions(report: Report, width: int) -> Iterator[RenderableType]:
     ]
     yield table(columns, [_row(group, wide) for group in groups[:MOST_ROWS]])
     if len(groups) > MOST_ROWS:
-        yield line((f"… {len(groups) - MOST_ROWS} more: report.json has all", "dim"))
+        yield page.rest(f"{len(groups) - MOST_ROWS} more")
     if any(group.places > 1 for group in groups):
         yield line(("times are for one place, the mean of all", "dim"))
+    if report.environment.device.startswith("cpu"):
+        yield line((_ON_CPU, "dim"))
 
 
-def rejections(report: Report, _width: int) -> Iterator[RenderableType]:
+def rejections(report: Report, page: Page) -> Iterator[RenderableType]:
     """Where a rule nearly applied, the most frequent reason first."""
     groups = grouping.rejections(report.rejections)
     if not groups:
         return
-    yield from title("Not fused", f"{len(report.rejections)} places, {len(groups)} reasons")
+    places = counted(len(report.rejections), "place")
+    reasons = counted(len(groups), "reason")
+    yield from title("Not fused", f"{places}, {reasons}")
     columns = [
         Column("", "right"),
         Column("rule"),
@@ -62,7 +70,7 @@ def rejections(report: Report, _width: int) -> Iterator[RenderableType]:
     yield table(columns, rows)
     if len(groups) > MOST_REJECTIONS:
         left = len(groups) - MOST_REJECTIONS
-        yield line((f"… {left} more reasons: report.json has all", "dim"))
+        yield page.rest(counted(left, "more reason"))
 
 
 def _row(group: grouping.FusionGroup, wide: bool) -> list[Cell]:

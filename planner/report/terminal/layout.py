@@ -16,6 +16,19 @@ Cell = str | Text
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """Columns of text there are, and whether the run is kept in a folder."""
+
+    width: int
+    kept: bool
+
+    def rest(self, said: str) -> Padding:
+        """The line under a table that is cut: what is left out, and where all of it is."""
+        where = "report.json has all" if self.kept else "--out DIR keeps all in report.json"
+        return line((f"… {said}: {where}", "dim"))
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table. `grow` columns share what width is left; only they, and those with a
     `most` width, are ever cut or wrapped.

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from planner.counted import counted
 from planner.report import figures, grouping
 from planner.report.model import BenchmarkRow, Report
-from planner.report.terminal.layout import Cell, Column, line, table, title
+from planner.report.terminal.layout import Cell, Column, Page, line, table, title
 
 MOST_FAILURES = 20
 _WIDE = 100
@@ -21,20 +22,22 @@ _OUTCOMES = {
 }
 
 
-def numerics(report: Report, width: int) -> Iterator[RenderableType]:
+def numerics(report: Report, page: Page) -> Iterator[RenderableType]:
     """Every failure, then the check nearest to its limit for each dtype and measure."""
     if not report.numerics:
         return
     failures = [row for row in report.numerics if not row.passed]
     said = f"{len(failures)} failed" if failures else "all passed"
-    yield from title("Numerics", f"{len(report.numerics)} checks against float64, {said}")
+    yield from title(
+        "Numerics", f"{counted(len(report.numerics), 'check')} against float64, {said}"
+    )
     columns = [
         Column("dtype"),
         Column("measure", grow=1, wrap=True),
         Column("checks", "right"),
         Column("worst error", "right"),
         Column("limit", "right"),
-        *([Column("eager", "right")] if width >= _WIDE else []),
+        *([Column("eager", "right")] if page.width >= _WIDE else []),
         Column("of", grow=2, wrap=True),
     ]
     for row in failures[:MOST_FAILURES]:
@@ -44,18 +47,20 @@ def numerics(report: Report, width: int) -> Iterator[RenderableType]:
         error = f"{measure}error {figures.error(row.error)} past {figures.error(row.limit)}"
         yield line(("failed", "red"), f"{where}{error}{eager}")
     if len(failures) > MOST_FAILURES:
-        yield line((f"… {len(failures) - MOST_FAILURES} more failures in report.json", "dim"))
-    yield table(columns, [_numerics_row(g, width) for g in grouping.numerics(report.numerics)])
+        yield page.rest(counted(len(failures) - MOST_FAILURES, "more failure"))
+    yield table(columns, [_numerics_row(g, page.width) for g in grouping.numerics(report.numerics)])
 
 
-def benchmark(report: Report, width: int) -> Iterator[RenderableType]:
+def benchmark(report: Report, page: Page) -> Iterator[RenderableType]:
     """All contestants, timed in turn in one process."""
     rows = report.benchmark.rows
     if not rows:
         return
     rounds = report.benchmark.rounds
-    yield from title("Benchmark", f"one forward, {rounds} rounds in turn" if rounds else "")
-    wide = width >= _WIDE
+    yield from title(
+        "Benchmark", f"one forward, {counted(rounds, 'round')} in turn" if rounds else ""
+    )
+    wide = page.width >= _WIDE
     columns = [
         Column(""),
         Column("median", "right"),
@@ -76,7 +81,7 @@ def benchmark(report: Report, width: int) -> Iterator[RenderableType]:
         yield line(f"eager over fused, pair by pair: 95 % interval {interval}")
 
 
-def outcome(report: Report, _width: int) -> Iterator[RenderableType]:
+def outcome(report: Report, _page: Page) -> Iterator[RenderableType]:
     """What the caller gets and why."""
     if report.outcome is None:
         return

@@ -6,21 +6,18 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
+from planner.counted import counted
 from planner.report import figures
-from planner.report.model import Report
-from planner.report.terminal.layout import Column, labelled, line, table, title
+from planner.report.model import ModelInfo, Report
+from planner.report.terminal.layout import Column, Page, labelled, line, table, title
 
 
-def header(report: Report, _width: int) -> Iterator[RenderableType]:
+def header(report: Report, _page: Page) -> Iterator[RenderableType]:
     """Model, device and versions."""
     env, model = report.environment, report.model
-    size = (
-        f"{figures.count(model.parameters)} parameters, "
-        f"{figures.count(model.parameter_bytes, 'B')} {model.dtype}"
-    )
-    yield line((model.name, "bold"), f"  {model.cls}, {size}")
+    yield line((model.name, "bold"), f"  {model.cls}, {_size(model)}")
     device = env.device if env.device_name == env.device else f"{env.device}, {env.device_name}"
-    threads = f", {env.threads} threads" if env.device.startswith("cpu") else ""
+    threads = f", {counted(env.threads, 'thread')}" if env.device.startswith("cpu") else ""
     triton = f"triton {env.triton}" if env.triton else "no triton"
     versions = (f"fuseplan {env.fuseplan}", f"torch {env.torch}", triton, f"python {env.python}")
     rows = [
@@ -33,11 +30,11 @@ def header(report: Report, _width: int) -> Iterator[RenderableType]:
     yield labelled(rows)
 
 
-def capture(report: Report, _width: int) -> Iterator[RenderableType]:
+def capture(report: Report, _page: Page) -> Iterator[RenderableType]:
     """How the program was captured, where it broke, and what each pass did."""
     info = report.capture
-    graphs = "1 graph" if info.graphs == 1 else f"{info.graphs} graphs"
-    yield from title("Capture", f"by {info.method}, {graphs}, {info.nodes} operators")
+    graphs, operators = counted(info.graphs, "graph"), counted(info.nodes, "operator")
+    yield from title("Capture", f"by {info.method}, {graphs}, {operators}")
     for stop in info.breaks:
         where = f" at {stop.source}" if stop.source else ""
         yield line(("break", "yellow"), f"{where}: {stop.reason}")
@@ -61,3 +58,11 @@ def capture(report: Report, _width: int) -> Iterator[RenderableType]:
         for record in info.passes
     ]
     yield table(columns, rows)
+
+
+def _size(model: ModelInfo) -> str:
+    if not model.parameters:
+        return "no parameters"
+    noun = "parameter" if model.parameters == 1 else "parameters"
+    size = figures.count(model.parameter_bytes, "B")
+    return f"{figures.count(model.parameters)} {noun}, {size} {model.dtype}"

@@ -7,38 +7,40 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from planner.counted import counted
 from planner.report import figures
 from planner.report.model import OpRow, Report
-from planner.report.terminal.layout import Cell, Column, line, room_left, table, title
+from planner.report.terminal.layout import Cell, Column, Page, line, room_left, table, title
 
 MOST_ROWS = 25
 _WIDE = 110
+_OTHER_OPERATORS = 0.9
 _BOUND_STYLES = {"memory": "cyan", "compute": "magenta", "overhead": "yellow"}
 
 
-def ranking(report: Report, width: int) -> Iterator[RenderableType]:
+def ranking(report: Report, page: Page) -> Iterator[RenderableType]:
     """One row an operator, shapes and dtypes, in the order of the report."""
     if not report.ops:
         return
     yield from title("Ranking", _summary(report))
     shown = report.ops[:MOST_ROWS]
     timed = any(op.total_us is not None for op in report.ops)
-    wide = width >= _WIDE
+    wide = page.width >= _WIDE
     columns = _columns(timed, wide)
     rows = [_row(op, timed, wide) for op in shown]
-    room = room_left(width, columns, rows)
+    room = room_left(page.width, columns, rows)
     for op, row in zip(shown, rows, strict=True):
         row[1] = _inputs(op, room)
     yield table(columns, rows)
-    yield from _footer(report, len(shown))
+    yield from _footer(report, len(shown), page)
 
 
 def _summary(report: Report) -> str:
     profile = report.profile
-    rows = f"{len(report.ops)} rows"
+    rows = counted(len(report.ops), "row")
     if profile.kind == "unknown" or profile.wall_us is None:
         return f"{rows}, times unknown" if profile.kind == "unknown" else rows
-    how = f" over {profile.iterations} runs" if profile.kind == "measured" else ""
+    how = f" over {counted(profile.iterations, 'run')}" if profile.kind == "measured" else ""
     wall = f"{figures.time(profile.wall_us, profile.kind)} a forward, {profile.kind}{how}"
     return f"{rows}, {wall}"
 
@@ -77,20 +79,35 @@ def _inputs(op: OpRow, room: int) -> str:
     return next((text for text in written if len(text) <= room), figures.shapes(op.shapes, (), 1))
 
 
-def _footer(report: Report, shown: int) -> Iterator[RenderableType]:
+def _footer(report: Report, shown: int, page: Page) -> Iterator[RenderableType]:
     rest = report.ops[shown:]
     if rest:
         shares = [op.share for op in rest]
         known = sum(share for share in shares if share is not None)
         share = "" if None in shares else f", {figures.percent(known)} of the time"
-        yield line((f"… {len(rest)} more rows{share}: report.json has all", "dim"))
+        yield page.rest(f"{counted(len(rest), 'more row')}{share}")
+    if any(op.share is not None for op in report.ops):
+        yield from _whole(report)
     if report.unlinked_share is not None:
         yield line(_unlinked(report))
+    if (report.unlinked_share or 0.0) >= _OTHER_OPERATORS:
+        yield line(_another_path(timed=any(op.total_us is not None for op in report.ops)))
     if any(op.kind == "predicted" for op in report.ops):
         yield line(("~ is predicted, not measured", "dim"))
     unknown = sum(op.kind == "unknown" for op in report.ops)
     if 0 < unknown < len(report.ops):
-        yield line((f"? is unknown: {unknown} of {len(report.ops)} rows have no time", "dim"))
+        yield line((f"? is unknown: {unknown} of {len(report.ops)} rows without a time", "dim"))
+
+
+def _whole(report: Report) -> Iterator[RenderableType]:
+    """What the shares are parts of, beside the time of a forward, which is another figure."""
+    profile = report.profile
+    if profile.kind != "measured" or profile.operators_us is None or profile.wall_us is None:
+        return
+    operators, forward = figures.time(profile.operators_us), figures.time(profile.wall_us)
+    said = f"shares are of {operators}, all operators added up under the profiler"
+    slower = ", which slows them" if profile.operators_us > profile.wall_us else ""
+    yield line((f"{said}{slower}; a forward without it takes {forward}", "dim"))
 
 
 def _unlinked(report: Report) -> str:
@@ -100,6 +117,11 @@ def _unlinked(report: Report) -> str:
         return said
     named = ", ".join(f"{_short(name)} {figures.time(us)}" for name, us in largest)
     return f"{said}: {named}"
+
+
+def _another_path(*, timed: bool) -> str:
+    said = "eager ran other operators than the captured graph, such as a fused fast path"
+    return said if timed else f"{said}: no row has a time, so FLOPs and traffic stand there instead"
 
 
 def _short(op: str) -> str:
