@@ -170,15 +170,16 @@ def _over(
     return call
 
 
-def bert(batch: int, seq: int, out: Path) -> dict[str, Any]:
-    """hf:bert in bf16: eager, torch.compile, and the way from the raw capture to the fused model.
+def transformer(name: str, batch: int, seq: int, out: Path, **settings: str) -> dict[str, Any]:
+    """A model in bf16: eager, torch.compile, and the way from the raw capture to the fused model.
 
     "captured" runs the exported program as it comes (with the mask the tracer made), "normalized"
     after the mask is dropped, "fused" with the kernels in. All share weights and are timed in
     turn.
     """
-    options = SourceOptions(device="cuda", dtype="bfloat16", batch=batch, seq=seq)
-    subject = load_subject("hf:bert", options)
+    pairs = tuple(settings.items())
+    options = SourceOptions(device="cuda", dtype="bfloat16", batch=batch, seq=seq, settings=pairs)
+    subject = load_subject(name, options)
     model, args, kwargs = subject.module, subject.args, subject.kwargs
     raw = export(model, args, kwargs)
     captured = FusedModule(raw.twin, raw.program)
@@ -186,7 +187,7 @@ def bert(batch: int, seq: int, out: Path) -> dict[str, Any]:
     normalized = FusedModule(clean.source.twin, clean.program)
     begin = now_s()
     fused = planner.fuse(
-        model, args, kwargs, name="hf:bert", out=out / "run", compile_peer=False, backends=("cuda",)
+        model, args, kwargs, name=name, out=out / "run", compile_peer=False, backends=("cuda",)
     )
     planning_s = now_s() - begin
     (out / "report.json").write_text(to_json(fused.report), encoding="utf-8")
@@ -215,7 +216,8 @@ def bert(batch: int, seq: int, out: Path) -> dict[str, Any]:
         "regions_fused": compare(timings["normalized"], timings["fused"]),
     }
     return {
-        "model": "hf:bert",
+        "model": name,
+        "settings": settings,
         "dtype": "bfloat16",
         "batch": batch,
         "seq": seq,
@@ -257,11 +259,21 @@ def _figures(timing: Timing) -> dict[str, float]:
     }
 
 
+LLAMA_1B = {
+    "hidden_size": "2048",
+    "num_hidden_layers": "16",
+    "num_attention_heads": "32",
+    "num_key_value_heads": "8",
+    "intermediate_size": "8192",
+    "use_cache": "false",
+}
+
 STEPS: dict[str, Callable[[Path], Any]] = {
     "ceilings": lambda _: ceilings(),
     "kernels": kernels,
-    "bert_b32_s512": lambda out: bert(32, 512, out),
-    "bert_b1_s128": lambda out: bert(1, 128, out),
+    "bert_b32_s512": lambda out: transformer("hf:bert", 32, 512, out),
+    "bert_b1_s128": lambda out: transformer("hf:bert", 1, 128, out),
+    "llama_1b_b4_s2048": lambda out: transformer("hf:llama", 4, 2048, out, **LLAMA_1B),
 }
 
 
@@ -309,7 +321,7 @@ def _table(out: Path) -> None:
         right = "ok" if all(n["passed"] for n in row["numerics"]) else "NUMERICS FAILED"
         where = f"{row['rule']:20} {row['shape']!s:18} {row['dtype']:9}"
         print(f"{where} {shares}  {row['config']}  {right}")
-    for name in ("bert_b32_s512", "bert_b1_s128"):
+    for name in ("bert_b32_s512", "bert_b1_s128", "llama_1b_b4_s2048"):
         if name in found:
             result = found[name]["result"]
             times = "  ".join(f"{k} {v['median'] / 1e3:.3f}" for k, v in result["times_us"].items())
