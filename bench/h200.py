@@ -170,7 +170,7 @@ def _over(
     return call
 
 
-def transformer(name: str, batch: int, seq: int, out: Path, **settings: str) -> dict[str, Any]:
+def transformer(name: str, batch: int, seq: int, out: Path, **settings: Any) -> dict[str, Any]:
     """A model in bf16: eager, torch.compile, and the way from the raw capture to the fused model.
 
     "captured" runs the exported program as it comes (with the mask the tracer made), "normalized"
@@ -260,12 +260,12 @@ def _figures(timing: Timing) -> dict[str, float]:
 
 
 LLAMA_1B = {
-    "hidden_size": "2048",
-    "num_hidden_layers": "16",
-    "num_attention_heads": "32",
-    "num_key_value_heads": "8",
-    "intermediate_size": "8192",
-    "use_cache": "false",
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "use_cache": False,
 }
 
 STEPS: dict[str, Callable[[Path], Any]] = {
