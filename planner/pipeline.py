@@ -172,26 +172,9 @@ def fuse(
     with progress.stage("rewrite"):
         clean, rewrites = _rewritten(work)
     work = replace(work, passes=(*work.passes, *rewrites))
-    program = second_program(clean)
-    kernels = (work.out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     with progress.stage("plan the fusions"):
-        passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
-        plan = make_plan(
-            program,
-            work.device,
-            work.torch_device,
-            kernels,
-            max_fusions=max_fusions,
-            seed=seed,
-            progress=progress,
-        )
-        passes += _fusion_passes(
-            work,
-            program,
-            ("fuse", _rewriter(plan)),
-            ("merge_linear_bias", merge_linear_bias),
-            ("reuse_buffers", reuse_buffers),
-        )
+        program = second_program(clean)
+        plan, passes = _planned(work, program, max_fusions, seed, progress)
     programs = {NORMALIZED: clean} | ({FUSED: program} if plan.chosen else {})
     modules = {name: _bound(work, program) for name, program in programs.items()}
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
@@ -229,6 +212,31 @@ def fuse(
     returned.report, returned.plan = report, plan
     returned.packable = _packable(programs, outcome, unsound)
     return returned
+
+
+def _planned(
+    work: Work, program: ExportedProgram, most: int | None, seed: int, progress: Progress
+) -> tuple[FusionPlan, tuple[PassRecord, ...]]:
+    """The plan for `program`, which has the chosen kernels in it afterwards."""
+    kernels = (work.out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
+    passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
+    plan = make_plan(
+        program,
+        work.device,
+        work.torch_device,
+        kernels,
+        max_fusions=most,
+        seed=seed,
+        progress=progress,
+    )
+    passes += _fusion_passes(
+        work,
+        program,
+        ("fuse", _rewriter(plan)),
+        ("merge_linear_bias", merge_linear_bias),
+        ("reuse_buffers", reuse_buffers),
+    )
+    return plan, passes
 
 
 def _begin(

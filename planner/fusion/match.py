@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fusion_kernels.rule import FusionRule, Match, Mismatch, Variant
 
+_CASTS = ("aten._to_copy.default", "aten.to.dtype", "aten.type_as.default")
 _COMMUTATIVE = ("aten.add.Tensor", "aten.mul.Tensor")
 # Arguments that pick an implementation and leave the result alone.
 _IGNORED = ("cudnn_enable",)
@@ -88,7 +89,7 @@ def _match_at(rule: FusionRule, node: fx.Node, taken: set[fx.Node]) -> Match | M
             attempt.depth, attempt.fitted = attempt.size, attempt.fitting
         if best is None or attempt.lacking < best.lacking:
             best = attempt
-    if best is None or best.depth < 2:
+    if best is None or best.depth < max(2, best.size / 2):
         return None
     return Mismatch(
         rule.name, "pattern", f"{best.variant.name}: {best.reason}", best.node or node.name
@@ -113,13 +114,16 @@ def _unify(pattern: fx.Node, node: Any, reader: fx.Node, attempt: _Attempt) -> b
     """
     if pattern.op == "placeholder":
         return _bind(pattern.name, node, reader, attempt)
+    node, casts = _through_casts(node)
     if not isinstance(node, fx.Node) or node.target != pattern.target:
         found = node if isinstance(node, fx.Node) else reader
         return attempt.fail(f"needs {pattern.target} here, found {_what(node)}", found)
     if pattern in attempt.nodes:
+        attempt.nodes |= {cast: cast for cast in casts}
         return attempt.nodes[pattern] is node
     saved = (dict(attempt.bindings), dict(attempt.nodes), attempt.fitting)
     attempt.nodes[pattern] = node
+    attempt.nodes |= {cast: cast for cast in casts}
     wanted, given = _arguments(pattern), _arguments(node)
     for order in _orders(pattern):
         permuted = dict(given)
@@ -128,10 +132,20 @@ def _unify(pattern: fx.Node, node: Any, reader: fx.Node, attempt: _Attempt) -> b
                 permuted[name] = given[source]
         if _unify_arguments(wanted, permuted, node, attempt):
             return True
-        attempt.bindings, attempt.nodes = dict(saved[0]), {**saved[1], pattern: node}
+        attempt.bindings = dict(saved[0])
+        attempt.nodes = {**saved[1], pattern: node, **{cast: cast for cast in casts}}
         attempt.fitting = saved[2]
     attempt.bindings, attempt.nodes, attempt.fitting = saved
     return False
+
+
+def _through_casts(node: Any) -> tuple[Any, list[fx.Node]]:
+    """What a chain of casts is made from, and the casts: a pattern says nothing of dtypes."""
+    casts: list[fx.Node] = []
+    while isinstance(node, fx.Node) and str(node.target) in _CASTS:
+        casts.append(node)
+        node = node.args[0]
+    return node, casts
 
 
 def _what(node: Any) -> str:
@@ -160,6 +174,9 @@ def _unify_arguments(
 def _unify_argument(name: str, wanted: Any, given: Any, node: fx.Node, attempt: _Attempt) -> bool:
     if isinstance(wanted, fx.Node):
         return _unify(wanted, given, node, attempt)
+    if isinstance(wanted, list | tuple) and any(isinstance(part, fx.Node) for part in wanted):
+        pairs = list(zip(wanted, given, strict=False))
+        return len(wanted) == len(given) and all(_unify(*p, node, attempt) for p in pairs)
     for parameter, example in attempt.variant.examples.items():
         if isinstance(example, float) and wanted == example:
             return _bind(parameter, given, node, attempt)
@@ -174,7 +191,11 @@ def _unify_argument(name: str, wanted: Any, given: Any, node: fx.Node, attempt: 
 
 def _bind(name: str, value: Any, reader: fx.Node, attempt: _Attempt) -> bool:
     if name in attempt.bindings:
-        return attempt.bindings[name] is value or attempt.bindings[name] == value
+        known = _through_casts(attempt.bindings[name])[0]
+        other = _through_casts(value)[0]
+        if known is not other and known != other:
+            return attempt.fail(f"{name} is two different values", reader)
+        return True
     example = attempt.variant.examples[name]
     if value is None and name in attempt.variant.optional:
         attempt.bindings[name] = None

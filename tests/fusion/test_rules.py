@@ -133,7 +133,7 @@ NEAR_MISSES = [
         "add",
     ),
     (
-        lambda x, r: gelu(x[:, :1] + r[0]) * r,
+        lambda x, r: gelu(x[:, :1] + r[0]) - r,
         "gelu_residual",
         "x of shape (4, 1) is broadcast to (4, 8)",
         "gelu",

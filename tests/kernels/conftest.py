@@ -210,7 +210,7 @@ def _of_rule(rule: FusionRule, variant: Variant, dtype: torch.dtype) -> Golden:
     """A variant of a named rule over [4, 128, 768] and vectors of 768."""
     shapes = {n: s for n, s in variant.examples.items() if isinstance(s, tuple)}
     tensors = [
-        torch.ones((4, 128, 768) if len(shape) == 2 else (768,), dtype=dtype)
+        torch.ones((4, 128, 96 * shape[-1]) if len(shape) == 2 else (96 * shape[-1],), dtype=dtype)
         for shape in shapes.values()
     ]
     numbers = {n: 1e-12 for n, s in variant.examples.items() if not isinstance(s, tuple)}

@@ -1,0 +1,72 @@
+"""add_rms_norm: one kernel instead of one operator.
+
+rule       rms_norm
+module     encoder.layer.0.output
+source     model.py:42  return self.norm(self.dense(hidden) + residual)
+traffic    5 -> 3 passes over the tensor
+captured   [4, 128, 768]
+tuned on   not tuned: default configuration
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE, NUM_WARPS = 1024, 4
+
+
+@triton.jit
+def add_rms_norm_kernel(
+    x_ptr, residual_ptr, weight_ptr, out_ptr, n_cols, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr
+):
+    """mul_2 from x, residual, weight over rows of 768."""
+    n_cols = n_cols // GROUP * GROUP
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK_SIZE)
+    mask = cols < n_cols
+
+    x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
+    residual = tl.load(residual_ptr + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+
+    # add
+    add = x + residual
+    # pow_1
+    pow = add * add
+    # mean
+    mean_2 = tl.sum(tl.where(mask, pow, 0.0), axis=0) / n_cols
+    # add_1
+    add_2 = mean_2 + 1e-12
+    # rsqrt
+    rsqrt = tl.rsqrt(add_2)
+    # mul
+    mul = add * rsqrt
+    # mul_1
+    mul_2 = weight * mul
+
+    tl.store(out_ptr + row * n_cols + cols, mul_2, mask=mask)
+
+
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = x.contiguous()
+    residual = residual.contiguous()
+    weight = weight.contiguous()
+    shape = x.shape
+    out = torch.empty(shape, dtype=torch.bfloat16, device=x.device)
+    n_cols = shape[-1]
+    n_rows = out.numel() // max(n_cols, 1)
+    if out.numel():
+        grid = (n_rows,)
+        add_rms_norm_kernel[grid](
+            x,
+            residual,
+            weight,
+            out,
+            n_cols,
+            BLOCK_SIZE=BLOCK_SIZE,
+            GROUP=math.gcd(n_cols, 16),
+            num_warps=NUM_WARPS,
+        )
+    return out

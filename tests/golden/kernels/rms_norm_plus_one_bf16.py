@@ -1,0 +1,69 @@
+"""rms_norm_plus_one: one kernel instead of one operator.
+
+rule       rms_norm
+module     encoder.layer.0.output
+source     model.py:42  return self.norm(self.dense(hidden) + residual)
+traffic    5 -> 3 passes over the tensor
+captured   [4, 128, 768]
+tuned on   not tuned: default configuration
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE, NUM_WARPS = 1024, 4
+
+
+@triton.jit
+def rms_norm_plus_one_kernel(
+    x_ptr, weight_ptr, out_ptr, n_cols, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr
+):
+    """mul_2 from x, weight over rows of 768."""
+    n_cols = n_cols // GROUP * GROUP
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK_SIZE)
+    mask = cols < n_cols
+
+    x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+
+    # pow_1
+    pow = x * x
+    # mean
+    mean_2 = tl.sum(tl.where(mask, pow, 0.0), axis=0) / n_cols
+    # add
+    add = mean_2 + 1e-12
+    # rsqrt
+    rsqrt = tl.rsqrt(add)
+    # mul
+    mul = x * rsqrt
+    # add_1
+    add_2 = weight + 1.0
+    # mul_1
+    mul_2 = mul * add_2
+
+    tl.store(out_ptr + row * n_cols + cols, mul_2, mask=mask)
+
+
+def rms_norm_plus_one(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    x = x.contiguous()
+    weight = weight.contiguous()
+    shape = x.shape
+    out = torch.empty(shape, dtype=torch.bfloat16, device=x.device)
+    n_cols = shape[-1]
+    n_rows = out.numel() // max(n_cols, 1)
+    if out.numel():
+        grid = (n_rows,)
+        rms_norm_plus_one_kernel[grid](
+            x,
+            weight,
+            out,
+            n_cols,
+            BLOCK_SIZE=BLOCK_SIZE,
+            GROUP=math.gcd(n_cols, 16),
+            num_warps=NUM_WARPS,
+        )
+    return out
