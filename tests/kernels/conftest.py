@@ -245,6 +245,15 @@ def _counted(count: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     return total, (total > 3) & chosen
 
 
+def _long_softmax(scores: Tensor) -> Tensor:
+    return torch.softmax(scores * 0.5, -1)
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    mean = x.mean(-1, keepdim=True)
+    return mean, (x - mean) * torch.rsqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
+
+
 def _chains() -> dict[str, Golden]:
     image = torch.ones(2, 64, 8, 8).to(memory_format=torch.channels_last)
     keep = torch.ones(4, 1, 1, 128, dtype=torch.bool)
@@ -255,6 +264,8 @@ def _chains() -> dict[str, Golden]:
         "affine_relu_f32": (_affine_relu, (image, torch.ones(64, 1, 1), torch.ones(64, 1, 1))),
         "gated_bf16": (_gated, gates),
         "counted_i64": (_counted, (whole, whole.bool())),
+        "long_softmax_bf16": (_long_softmax, (torch.ones(4, 32000, dtype=torch.bfloat16),)),
+        "statistics_f32": (_statistics, (torch.ones(64, 768),)),
     }
     return {
         label: Golden(

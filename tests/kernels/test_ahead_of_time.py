@@ -12,7 +12,7 @@ from fusion_kernels.emit.layout import layout_of
 from fusion_kernels.emit.source import Provenance, emit
 from fusion_kernels.load import load_kernel
 
-AMPERE, HOPPER = ("cuda", 80), ("cuda", 90)
+AMPERE, HOPPER, BLACKWELL = ("cuda", 80), ("cuda", 90), ("cuda", 100)
 
 
 def compiled(region, config, target):
@@ -30,7 +30,7 @@ def as_float16(region):
     return replace(region, inputs=inputs, outputs=outputs)
 
 
-@pytest.mark.parametrize("target", [AMPERE, HOPPER], ids=str)
+@pytest.mark.parametrize("target", [AMPERE, HOPPER, BLACKWELL], ids=str)
 def test_the_default_configuration_compiles_without_spills(golden, target, golden_kernels):
     used = compiled(golden_kernels[golden].traced.region, None, target)
     assert used.local_bytes == 0
