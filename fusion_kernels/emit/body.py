@@ -58,7 +58,7 @@ def accumulated(item: Statement, total: str) -> Text:
 def concluded(item: Statement, total: str) -> Text:
     """The row's value from the accumulator."""
     if item.op == "row_mean":
-        return _mean(_sum(total, tall=False))
+        return _rounded_mean(_sum(total, tall=False))
     return _reduced(_REDUCERS[item.op], total, tall=False)
 
 
@@ -94,7 +94,7 @@ def _row_operation(item: Statement, tall: bool) -> list[str]:
         return _layer_norm(item, tall)
     kept = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype)).text
     if item.op == "row_mean":
-        return assigned(item.name, _mean(_sum(kept, tall)))
+        return assigned(item.name, _rounded_mean(_sum(kept, tall)))
     return assigned(item.name, _reduced(_REDUCERS[item.op], kept, tall))
 
 
@@ -139,4 +139,10 @@ def _reduced(reducer: str, value: str, tall: bool) -> Text:
 
 
 def _mean(total: Text) -> Text:
+    """Of a layer_norm, which takes the mean of what the first one left over as well."""
     return Text(f"{total.text} / n_cols", QUOTIENT)
+
+
+def _rounded_mean(total: Text) -> Text:
+    """A row of one element makes its length a constant of the compiler, which has no `.to`."""
+    return call("tl.div_rn", total.text, "n_cols * 1.0")

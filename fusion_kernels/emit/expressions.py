@@ -34,6 +34,9 @@ _LEVEL = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&
 _LEVEL |= {"<<": 5, ">>": 5, "+": 6, "-": 6}
 QUOTIENT, ATOM = 7, 9
 _LEVEL |= {"*": QUOTIENT, "/": QUOTIENT, "//": QUOTIENT, "%": QUOTIENT}
+# Triton's own / and sqrt are off by up to two units in the last place on NVIDIA, and x - sum / n
+# shows it beside eager, which rounds (https://github.com/triton-lang/triton/issues/10661).
+_ROUNDED = {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
 _NAN_KEEPING = {"maximum": "tl.maximum", "minimum": "tl.minimum"}
 TL_DTYPE = {
     "float16": "tl.float16",
@@ -83,6 +86,8 @@ def triton_text(statement: Statement, inlined: Mapping[str, Text] | None = None)
         for arg in statement.args
     ]
     op = statement.op
+    if op in _ROUNDED and statement.dtype == "float32":
+        return call(_ROUNDED[op], *(arg.text for arg in args))
     if op in INFIX:
         level = _LEVEL[INFIX[op]]
         # A comparison beside a comparison would be read as a chain.

@@ -36,7 +36,7 @@ def add_rms_norm_kernel(
     # pow_1
     pow = add * add
     # mean
-    mean_2 = tl.sum(tl.where(mask, pow, 0.0), axis=0) / n_cols
+    mean_2 = tl.div_rn(tl.sum(tl.where(mask, pow, 0.0), axis=0), n_cols * 1.0)
     # add_1
     add_2 = mean_2 + 1e-12
     # rsqrt

@@ -49,7 +49,7 @@ def long_softmax_kernel(scores_ptr, out_ptr, n_cols, BLOCK_SIZE: tl.constexpr, G
         # mul
         mul = scores * 0.5
         # softmax
-        softmax = tl.exp(mul - softmax_part) / softmax_part_4
+        softmax = tl.div_rn(tl.exp(mul - softmax_part), softmax_part_4)
         tl.store(out_ptr + row * n_cols + cols, softmax, mask=mask)
 
 

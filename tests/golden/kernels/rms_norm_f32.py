@@ -33,7 +33,7 @@ def rms_norm_kernel(
     # pow_1
     pow = x * x
     # mean
-    mean_2 = tl.sum(tl.where(mask, pow, 0.0), axis=0) / n_cols
+    mean_2 = tl.div_rn(tl.sum(tl.where(mask, pow, 0.0), axis=0), n_cols * 1.0)
     # add
     add = mean_2 + 1e-12
     # rsqrt

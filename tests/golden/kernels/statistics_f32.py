@@ -27,17 +27,17 @@ def statistics_kernel(
     x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
 
     # mean
-    mean_2 = tl.sum(tl.where(mask, x, 0.0), axis=0) / n_cols
+    mean_2 = tl.div_rn(tl.sum(tl.where(mask, x, 0.0), axis=0), n_cols * 1.0)
     # sub
     sub = x - mean_2
     # var
-    var_part = tl.sum(tl.where(mask, x, 0.0), axis=0) / n_cols
+    var_part = tl.div_rn(tl.sum(tl.where(mask, x, 0.0), axis=0), n_cols * 1.0)
     var_part_2 = x - var_part
-    var_part_3 = tl.sum(tl.where(mask, var_part_2, 0.0), axis=0) / n_cols
+    var_part_3 = tl.div_rn(tl.sum(tl.where(mask, var_part_2, 0.0), axis=0), n_cols * 1.0)
     var_part_4 = var_part_2 - var_part_3
     var_part_5 = var_part_4 * var_part_4
     var_part_6 = tl.sum(tl.where(mask, var_part_5, 0.0), axis=0)
-    var = var_part_6 / 768.0
+    var = tl.div_rn(var_part_6, 768.0)
     # add
     add = var + 1e-05
     # rsqrt
