@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
 from planner.graph.view import op_name
 
 _CASTS = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
@@ -55,7 +56,8 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     """The module's result with every floating tensor in float64.
 
     Casts that the program itself makes are applied: the value is rounded to the cast's dtype and
-    goes on in float64. Nothing else is rounded.
+    goes on in float64. So are those of comparisons, which bring a number to the tensor's dtype.
+    Nothing else is rounded.
     """
     with torch.no_grad():
         result: tuple[Any, ...] = _Float64(module).run(*map(_widened, values))
@@ -69,7 +71,20 @@ def _widened(value: Any) -> Any:
 
 class _Float64(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
+        dtype = compared_dtype(n)
+        result = super().run_node(n) if dtype is None else self._compared(n, dtype)
         if n.op == "call_function" and op_name(n) in _CASTS:
             result = result.to(n.meta["val"].dtype)
         return _widened(result)
+
+    def _compared(self, n: fx.Node, dtype: torch.dtype) -> Any:
+        given, _ = self.fetch_args_kwargs_from_env(n)
+        pairs = zip(n.args, given, strict=True)
+        operands = [_rounded(x, dtype) if is_rounded(arg, dtype) else x for arg, x in pairs]
+        return self.call_function(n.target, tuple(operands), {})
+
+
+def _rounded(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype).double()
+    return rounded_number(value, dtype)
