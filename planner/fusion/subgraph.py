@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.graph.randomness import draws_numbers
 from planner.graph.view import op_name
 
 _CASTS = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
@@ -57,7 +58,8 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
 
     Casts that the program itself makes are applied: the value is rounded to the cast's dtype and
     goes on in float64. So are those of comparisons, which bring a number to the tensor's dtype.
-    Nothing else is rounded.
+    Operators that draw random numbers run in their own dtypes, where they draw the program's
+    numbers. Nothing else is rounded.
     """
     with torch.no_grad():
         result: tuple[Any, ...] = _Float64(module).run(*map(_widened, values))
@@ -72,7 +74,12 @@ def _widened(value: Any) -> Any:
 class _Float64(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         dtype = compared_dtype(n)
-        result = super().run_node(n) if dtype is None else self._compared(n, dtype)
+        if dtype is not None:
+            result = self._compared(n, dtype)
+        elif draws_numbers(n):
+            result = self._drawn(n)
+        else:
+            result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in _CASTS:
             result = result.to(n.meta["val"].dtype)
         return _widened(result)
@@ -82,6 +89,15 @@ class _Float64(fx.Interpreter):
         pairs = zip(n.args, given, strict=True)
         operands = [_rounded(x, dtype) if is_rounded(arg, dtype) else x for arg, x in pairs]
         return self.call_function(n.target, tuple(operands), {})
+
+    def _drawn(self, n: fx.Node) -> Any:
+        def narrowed(source: fx.Node) -> Any:
+            value = self.env[source]
+            is_tensor = isinstance(value, torch.Tensor)
+            return value.to(source.meta["val"].dtype) if is_tensor else value
+
+        args, kwargs = fx.node.map_arg((n.args, n.kwargs), narrowed)
+        return self.call_function(n.target, args, kwargs)
 
 
 def _rounded(value: Any, dtype: torch.dtype) -> Any:
