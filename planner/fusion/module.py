@@ -3,8 +3,9 @@ program.
 
 It shares parameters with the user's module as torch.compile's wrapper does; buffers that the
 forward changes are its own. Whenever the captured program does not apply - other shapes, dtypes,
-devices or strides, training mode, autocast, gradients, a replaced submodule - it runs the
-original program, says so once, and counts it in `fallbacks`.
+devices or strides, training mode, autocast, gradients of inputs or weights, transforms of
+torch.func, a replaced submodule - it runs the original program, says so once, and counts it in
+`fallbacks`.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 
 from planner.fusion.call import same_constant
@@ -26,7 +28,7 @@ class BoundProgram(RunnableProgram):
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """The call's leaves in the program's order, or None when a guard does not hold."""
         leaves = self._form.leaves(args, kwargs)
-        if leaves is None or self._refused_leaf(leaves) or self.refused_state():
+        if leaves is None or self._refused(leaves):
             return None
         return leaves
 
@@ -35,7 +37,7 @@ class BoundProgram(RunnableProgram):
         leaves = self._form.leaves(args, kwargs)
         if leaves is None:
             return OTHER_CALL
-        return self._refused_leaf(leaves) or self.refused_state()
+        return self._refused(leaves)
 
     def refused_state(self) -> str:
         """What has changed around the call since the capture. Runs at every call: about 10 us for
@@ -65,6 +67,20 @@ class BoundProgram(RunnableProgram):
         super()._bind(twin)
         self._seen = []
 
+    def _refused(self, leaves: Sequence[Any]) -> str:
+        return (
+            _refused_transform()
+            or self._refused_leaf(leaves)
+            or self.refused_state()
+            or self._refused_gradient()
+        )
+
+    def _refused_gradient(self) -> str:
+        """Of the weights that `refused_state` has just seen."""
+        if torch.is_grad_enabled() and any(map(_requires_grad, self._seen)):
+            return "a weight requires grad"
+        return ""
+
     def _refused_leaf(self, leaves: Sequence[Any]) -> str:
         if len(leaves) != len(self._expected):
             return OTHER_CALL
@@ -87,6 +103,19 @@ class BoundProgram(RunnableProgram):
         if [weight.dtype for weight in weights] != self._dtypes:
             return False
         return not weights or weights[0].device == self._weight_metas[0].device
+
+
+def _refused_transform() -> str:
+    """Kernels have neither a forward derivative nor a batching rule."""
+    if torch._C._are_functorch_transforms_active():
+        return "a transform of torch.func is running"
+    # The level that `forward_ad.dual_level` has entered, -1 outside.
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation is on"
+    return ""
+
+
+_requires_grad = attrgetter("requires_grad")
 
 
 def _is(a: object, b: object) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import gelu
 
 from planner.fusion.module import FusedModule, NotPicklable
@@ -323,6 +324,44 @@ def test_an_input_that_requires_grad_is_fused_where_grad_is_off(fused: Any, x: T
     with torch.no_grad():
         fused(x.clone().requires_grad_())
     assert fused.fallbacks == 0
+
+
+def test_a_gradient_flows_to_a_weight_and_is_right(fused: Any, model: Block, x: Tensor) -> None:
+    fused.requires_grad_(True)
+    _falls_back(fused, "a weight requires grad", x).sum().backward()
+    model(x).sum().backward()
+    torch.testing.assert_close(fused.fc.weight.grad, model.fc.weight.grad)
+    before = fused.fallbacks
+    with torch.no_grad():
+        fused(x)
+    assert fused.fallbacks == before
+
+
+def test_forward_derivatives_are_those_of_the_original(fused: Any, model: Block, x: Tensor) -> None:
+    tangent = torch.ones_like(x)
+    with forward_ad.dual_level(), torch.no_grad():
+        out = _falls_back(fused, "forward-mode", forward_ad.make_dual(x, tangent))
+        theirs = model(forward_ad.make_dual(x, tangent))
+        ours, expected = (forward_ad.unpack_dual(y).tangent for y in (out, theirs))
+        torch.testing.assert_close(ours, expected)
+    fused(x)
+    assert fused.fallbacks == 1
+
+
+def test_transforms_of_torch_func_run_the_original(fused: Any, model: Block, x: Tensor) -> None:
+    tangents = (torch.ones_like(x),)
+    _, ours = torch.func.jvp(lambda x: _falls_back(fused, "torch.func", x), (x,), tangents)
+    torch.testing.assert_close(ours, torch.func.jvp(model, (x,), tangents)[1])
+    out = torch.func.vmap(lambda x: _falls_back(fused, "torch.func", x))(torch.stack([x, x + 1]))
+    torch.testing.assert_close(out[1], model(x + 1))
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(module: nn.Module) -> Any:
+        return torch.func.grad(lambda w: torch.func.functional_call(module, w, (x,)).sum())
+
+    ours = loss(fused)(weights)
+    torch.testing.assert_close(ours, loss(model)(weights))
+    assert ours["fc.weight"].abs().sum() > 0
 
 
 def test_half_falls_back_and_float_comes_back(fused: Any, model: Block, x: Tensor) -> None:
