@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class BoundProgram(RunnableProgram):
         return self._refused(leaves)
 
     def refused_state(self) -> str:
-        """What has changed around the call since the capture. Runs at every call: about 10 us for
+        """What has changed around the call since the capture. Runs at every call: about 20 us for
         a hundred weights."""
         device = self._device
         if torch.is_autocast_enabled(device.type):
@@ -98,7 +98,7 @@ class BoundProgram(RunnableProgram):
     def _as_seen(self, weights: list[Any]) -> bool:
         """The same objects, of the captured dtype: `.half()` changes a parameter in place, and
         may be called on a part of the module. `.to` of a device: the first one tells."""
-        if len(weights) != len(self._seen) or not all(map(_is, weights, self._seen)):
+        if len(weights) != len(self._seen) or not all(map(is_, weights, self._seen)):
             return False
         if [weight.dtype for weight in weights] != self._dtypes:
             return False
@@ -116,7 +116,3 @@ def _refused_transform() -> str:
 
 
 _requires_grad = attrgetter("requires_grad")
-
-
-def _is(a: object, b: object) -> bool:
-    return a is b

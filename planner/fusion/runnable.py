@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,15 +115,17 @@ class RunnableProgram:
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
         names = [str(s.target) for s in self._signature.input_specs if s.kind in kinds]
         self._slots = [_slot(twin, name) for name in names]
-        self._tree = _tree(twin, names)
+        self._branches = [part._modules for part in twin.modules()]
+        self._children = [child for branch in self._branches for child in branch.values()]
         self._ties = _ties(twin, self._slots)
         self._targets = _targets(twin, self._signature)
         self._kept = Kept(self._derived, names)
 
     def _refused_structure(self) -> str:
         """Why the module is not the tree that the program was captured from; "" when it is."""
-        if not all(modules.get(key) is child for modules, key, child in self._tree):
-            return "a submodule has been replaced"
+        children = list(chain.from_iterable(map(dict.values, self._branches)))
+        if len(children) != len(self._children) or not all(map(is_, children, self._children)):
+            return "a submodule has been replaced, added or removed"
         if not all(one.get() is other.get() for one, other in self._ties):
             return "weights that were tied are tied no more"
         return ""
@@ -178,19 +182,6 @@ def _slot(twin: nn.Module, name: str) -> Slot:
     path, _, key = name.rpartition(".")
     owner = twin.get_submodule(path)
     return Slot(owner._parameters if key in owner._parameters else owner._buffers, key, name)
-
-
-def _tree(twin: nn.Module, weights: Sequence[str]) -> list[tuple[dict[str, Any], str, nn.Module]]:
-    """The steps from the root to every owner of a weight: (children, key, child)."""
-    steps: dict[str, tuple[dict[str, Any], str, nn.Module]] = {}
-    for name in weights:
-        path, module = "", twin
-        for key in name.split(".")[:-1]:
-            path = f"{path}.{key}"
-            child = module.get_submodule(key)
-            steps[path] = (module._modules, key, child)
-            module = child
-    return list(steps.values())
 
 
 def _ties(twin: nn.Module, slots: Sequence[Slot]) -> list[tuple[Slot, Slot]]:

@@ -390,6 +390,27 @@ def test_a_replaced_submodule_is_run(fused: Any, x: Tensor) -> None:
     torch.testing.assert_close(out, fused.norm(gelu(fused.fc(x)) + x))
 
 
+@pytest.mark.parametrize("name", ["1", "2", "1.inner"])
+def test_a_part_without_weights_that_is_replaced_or_added_is_run(
+    fuse_all: Any, x: Tensor, name: str
+) -> None:
+    class Shifted(nn.GELU):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            for part in self.children():
+                out = part(out)
+            return out
+
+    model = nn.Sequential(nn.Linear(8, 8), Shifted()).eval()
+    fused = fuse_all(model, (x,)).module
+    before = fused(x)
+    owner, _, key = name.rpartition(".")
+    fused.get_submodule(owner).add_module(key, nn.Tanh())
+    out = _falls_back(fused, "a submodule has been", x)
+    expected = model[0](x).tanh() if name == "1" else before.tanh()
+    torch.testing.assert_close(out, expected)
+
+
 def test_autocast_runs_the_original(fused: Any, model: Block, x: Tensor) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         out = _falls_back(fused, "autocast is on", x)
