@@ -419,6 +419,19 @@ def test_autocast_runs_the_original(fused: Any, model: Block, x: Tensor) -> None
     torch.testing.assert_close(out, expected)
 
 
+def test_torch_compile_compiles_the_original(fuse_all: Any, x: Tensor) -> None:
+    """Its kernel writes over an input, which torch.compile refuses to trace."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)).eval()
+    fused = fuse_all(model, (x,)).module
+    assert "_into_" in fused.code
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert fused.fallbacks == 0
+    fused(x)
+    assert fused.fallbacks == 0
+
+
 def test_a_module_without_a_program_runs_the_original(model: Block, x: Tensor) -> None:
     from planner.graph.twin import twin_of
 
