@@ -533,6 +533,28 @@ def test_a_constant_that_is_returned_is_the_callers_own(fuse_all: Any, x: Tensor
     assert torch.equal(fused(x)[0], torch.arange(8))
 
 
+def _views_of_a_constant(m: Any, x: Tensor) -> Any:
+    table = m.table
+    views = (table.expand(3, 8), table[1::2], table.view(2, 4), table[:0], table)
+    return *views, m.numbers.conj(), m.numbers.real, gelu(x + m.bias)
+
+
+def test_returned_views_keep_their_strides_and_what_they_share(fuse_all: Any, x: Tensor) -> None:
+    model = Applied(_views_of_a_constant).eval()
+    model.table, model.numbers = torch.linspace(0, 1, 8), torch.randn(3, 4, dtype=torch.complex64)
+    fused = fuse_all(model, (x,)).module
+    ours, theirs = fused(x), copy.deepcopy(model)(x)
+    for out, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(out, expected)
+        assert out.stride() == expected.stride()
+    for written in (ours[1], theirs[1]):
+        written.fill_(7.0)
+    for out, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(fused(x)[4], torch.linspace(0, 1, 8))
+    assert fused.fallbacks == 0
+
+
 def test_a_layout_is_kept(fuse_all: Any) -> None:
     x = torch.randn(2, 8, 3, 3).to(memory_format=torch.channels_last)
     model = Applied(lambda _m, x: gelu(x * 2) + x).eval()
@@ -540,6 +562,55 @@ def test_a_layout_is_kept(fuse_all: Any) -> None:
     out, expected = fused(x), model(x)
     torch.testing.assert_close(out, expected)
     assert out.stride() == expected.stride()
+    assert fused.fallbacks == 0
+
+
+class Constants(nn.Module):
+    """A weight, a plain tensor, and one that the forward makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.linspace(-1, 1, 8))
+        self.table = torch.linspace(0, 1, 8) * 1.2345
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x + self.table) * self.bias + torch.arange(8) / 7
+
+
+MOVES: dict[str, Callable[[nn.Module], Any]] = {
+    "half and back": lambda m: m.half().float(),
+    "double and back": lambda m: m.double().float(),
+    "emptied": lambda m: m.to_empty(device="cpu"),
+    "meta and back": lambda m: m.to("meta").to_empty(device="cpu"),
+    "in shared memory": lambda m: m.share_memory(),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_constants_keep_their_values_whatever_becomes_of_the_weights(
+    fuse_all: Any, x: Tensor, name: str
+) -> None:
+    model = Constants().eval()
+    fused, weights = fuse_all(model, (x,)).module, copy.deepcopy(model.state_dict())
+    before = fused(x)
+    MOVES[name](fused)
+    fused.load_state_dict(weights)
+    assert torch.equal(fused(x), before)
+    assert fused.fallbacks == 0
+
+
+def test_constants_alone_keep_their_dtype(fuse_all: Any, x: Tensor) -> None:
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.linspace(0, 1, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + self.table).cumsum(-1)
+
+    fused = fuse_all(Shift().eval(), (x,)).module
+    fused.double()
+    assert fused(x).dtype is torch.float32
     assert fused.fallbacks == 0
 
 
