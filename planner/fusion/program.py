@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 
 from planner.fusion.call import same_constant
-from planner.fusion.expected import PLAIN, Expected, describe
+from planner.fusion.expected import PLAIN, Expected, describe, is_plain
 from planner.fusion.runnable import OTHER_CALL, RunnableProgram
 
 
@@ -54,7 +54,7 @@ class BoundProgram(RunnableProgram):
         if self._as_seen(weights):
             return ""
         for slot, weight, meta in zip(self._slots, weights, self._weight_metas, strict=True):
-            if type(weight) not in PLAIN or not meta.fits(weight):
+            if not is_plain(weight) or not meta.fits(weight):
                 return f"'{slot.name}' is {describe(weight)}, captured was {describe(meta)}"
         self._seen = weights
         return ""

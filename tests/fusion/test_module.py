@@ -259,6 +259,29 @@ def test_a_model_output_of_transformers_keeps_its_class(fuse_all: Any) -> None:
     assert fused.fallbacks == 0
 
 
+class Scaled(nn.Parameter):
+    """A class of parameters that does nothing of its own."""
+
+
+def test_a_class_of_parameters_is_kept_and_no_reason_to_fall_back(fuse_all: Any, x: Tensor) -> None:
+    model = Applied(lambda m, x: gelu(x + m.bias) * 2).eval()
+    model.bias = Scaled(torch.linspace(-1, 1, 8))
+    fused = fuse_all(model, (x,)).module
+    torch.testing.assert_close(fused(x), model(x))
+    assert type(fused.bias) is Scaled
+    assert fused.fallbacks == 0
+
+
+def test_a_parameter_whose_class_takes_over_operators_falls_back(fused: Any, x: Tensor) -> None:
+    class Tracing(nn.Parameter):
+        @classmethod
+        def __torch_function__(cls, function: Any, *rest: Any) -> Any:
+            return super().__torch_function__(function, *rest)
+
+    fused.fc.bias = Tracing(torch.ones(8), requires_grad=False)
+    assert "Tracing" in fused.refusal((x,), {})
+
+
 # --- falling back ----------------------------------------------------------------------------
 
 OTHER_INPUTS = {
