@@ -54,7 +54,7 @@ def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -
 
 
 def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The module's result with every floating tensor in float64.
+    """The module's result with every floating tensor in float64, every complex one in complex128.
 
     Casts that the program itself makes are applied: the value is rounded to the cast's dtype and
     goes on in float64. So are those of comparisons, which bring a number to the tensor's dtype.
@@ -67,6 +67,8 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
 
 
 def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.to(torch.complex128)
     is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.double() if is_floating else value
 

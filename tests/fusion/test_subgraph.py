@@ -81,3 +81,10 @@ def test_dropout_that_drops_nothing_rounds_nothing(trace: Any) -> None:
     x = X.bfloat16()
     (out,) = run_in_float64(trace(lambda x: (torch.dropout(x / 3, 0.5, False),), x), [x])
     assert torch.equal(out, x.double() / 3)
+
+
+def test_complex_values_go_on_in_complex128(trace: Any) -> None:
+    z = torch.complex(X, R)
+    outs = run_in_float64(trace(lambda z: (z / 3, (z / 3).abs()), z), [z])
+    assert torch.equal(outs[0], z.to(torch.complex128) / 3)
+    assert torch.equal(outs[1], (z.to(torch.complex128) / 3).abs())
