@@ -3,7 +3,8 @@
 Words: `ref` is the float64 (or exact integer) reference; `RN(ref)` is it rounded once to the
 output's dtype; a *step* is the distance from `RN(ref)` to the next value of larger magnitude; a
 *row* is the last dimension, after trailing dimensions of size 1 are dropped, so that statistics
-kept as `[rows, 1]` are judged like those returned as `[rows]`.
+kept as `[rows, 1]` are judged like those returned as `[rows]`. A complex tensor is judged by its
+real and imaginary parts, which lie side by side in its rows.
 """
 
 from __future__ import annotations
@@ -90,19 +91,22 @@ def check(
 ) -> tuple[NumericsResult, ...]:
     """Hold one kernel's output against the contract; it passes when every result passed.
 
-    `reference` has `out`'s shape: float64 for a floating `out`, exact values of any integer dtype
-    or bool otherwise. `dtype` is what `out` must have (default: `eager`'s, else `out`'s own).
-    `eager`, same shape, loosens nothing: its error is reported beside. Measures: "shape",
-    "dtype", "exact", "nonfinite" (count of NaN and infinities not standing where `RN(ref)` has
-    them; eager's own are counted in `eager_error`), "zero" (|out| where `ref` is exactly 0),
-    "element", "row", "norm". Raises ValueError when the reference of a floating output is not
-    float64.
+    `reference` has `out`'s shape: float64 for a floating `out`, complex128 for a complex one,
+    exact values of any integer dtype or bool otherwise. `dtype` is what `out` must have (default:
+    `eager`'s, else `out`'s own). `eager`, same shape, loosens nothing: its error is reported
+    beside. Measures: "shape", "dtype", "exact", "nonfinite" (count of NaN and infinities not
+    standing where `RN(ref)` has them; eager's own are counted in `eager_error`), "zero" (|out|
+    where `ref` is exactly 0), "element", "row", "norm". Raises ValueError when the reference of a
+    floating output is not float64.
     """
     with torch.no_grad():
         expected = dtype or (out.dtype if eager is None else eager.dtype)
         mismatch = _mismatch(out, reference, expected)
         if mismatch is not None:
             return (mismatch,)
+        if out.is_complex():
+            beside = None if eager is None else _parts(eager)
+            return check(_parts(out), _parts(reference), eager=beside)
         reference = reference.detach().to(out.device)
         if eager is not None and (eager.shape != out.shape or eager.dtype != out.dtype):
             raise ValueError("eager's output must have the shape and dtype of the one it is beside")
@@ -183,6 +187,11 @@ def check_model(
         broken = _first_broken(fused, references, eager)
         if broken is not None:
             return (broken,)
+        if fused[0].is_complex():
+            fused, references, eager = (
+                [*map(_parts, draws)] for draws in (fused, references, eager)
+            )
+            return check_model(fused, eager, references)
         dtype = fused[0].dtype
         draws = list(zip(fused, references, eager, strict=True))
         if dtype is torch.float64 or not dtype.is_floating_point or fused[0].numel() == 0:
@@ -211,11 +220,20 @@ def _mismatch(out: Tensor, reference: Tensor, dtype: torch.dtype) -> NumericsRes
     """A failed "shape" or "dtype" result, or None when both are right and the dtype has rules."""
     if out.shape != reference.shape:
         return NumericsResult("shape", None, None, 0.0, False)
-    kinds_differ = out.dtype.is_floating_point != reference.dtype.is_floating_point
-    has_rule = out.dtype in TOLERANCES or not (out.is_floating_point() or out.is_complex())
+    kinds_differ = (out.is_floating_point(), out.is_complex()) != (
+        reference.is_floating_point(),
+        reference.is_complex(),
+    )
+    part = out.dtype.to_real() if out.is_complex() else out.dtype
+    has_rule = part in TOLERANCES or not part.is_floating_point
     if out.dtype is not dtype or kinds_differ or not has_rule:
         return NumericsResult("dtype", None, None, 0.0, False)
     return None
+
+
+def _parts(value: Tensor) -> Tensor:
+    """[..., n] complex as [..., 2 n] real."""
+    return torch.view_as_real(value.resolve_conj().reshape(*value.shape or (1,))).flatten(-2)
 
 
 def _exact(out: Tensor, reference: Tensor, eager: Tensor | None) -> NumericsResult:
@@ -279,6 +297,8 @@ def _first_broken(
     """The first draw's failure in shape, dtype or the places of NaN and infinities."""
     for draw, (out, reference, eager) in enumerate(zip(outs, references, eagers, strict=True)):
         result = _mismatch(out, reference, eager.dtype)
+        if result is None and out.is_complex():
+            out, reference, eager = map(_parts, (out, reference, eager))
         if result is None and out.dtype.is_floating_point:
             rounded = round_once(reference.to(out.device), out.dtype)
             result = _nonfinite(out, rounded, eager)

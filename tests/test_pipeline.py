@@ -748,3 +748,29 @@ def test_the_ranking_is_of_the_model_as_it_was_written() -> None:
     ops = {row.op for row in report.ops}
     assert "aten.matmul.default" in ops
     assert "aten.scaled_dot_product_attention.default" not in ops
+
+
+# --- random operators --------------------------------------------------------------------------
+
+
+def _noisy(m: Any, x: Tensor) -> Any:
+    doubled = x * 2
+    drawn = torch.bernoulli(torch.sigmoid(doubled))
+    return drawn, gelu(doubled + torch.rand(5, 24) + m.bias)
+
+
+@pytest.mark.usefixtures("machine")
+def test_random_operators_draw_as_in_eager_and_leave_the_users_state() -> None:
+    model, x = Applied(_noisy).eval(), _x()
+    before = torch.get_rng_state()
+    fused = _fuse(model, x)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert fused.report.outcome.result == "fused"
+    whole = [row for row in fused.report.numerics if row.subject == "Applied"]
+    drawn = [row.error for row in whole if row.case.startswith("output 0")]
+    assert drawn == [0.0] * len(drawn)
+    torch.manual_seed(3)
+    expected = model(x)
+    torch.manual_seed(3)
+    for out, theirs in zip(fused(x), expected, strict=True):
+        torch.testing.assert_close(out, theirs)

@@ -34,7 +34,7 @@ from planner.artifact.programs import (
 from planner.artifact.weights import tensor_at, weights_of
 from planner.environment import fuseplan_version
 from planner.fusion.call import signature_of
-from planner.fusion.expected import PLAIN, describe, dtype_name
+from planner.fusion.expected import describe, dtype_name, is_plain
 from planner.report.io import to_json
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _require_captured_weights(twin: nn.Module, program: ExportedProgram) -> None
 
 def _require_plain(name: str, value: Any) -> None:
     """Anything but a plain tensor would be stored as a pickle, which runs code when it is read."""
-    if type(value) not in PLAIN or value.layout is not torch.strided:
+    if not is_plain(value) or value.layout is not torch.strided:
         raise NotSaved(f"'{name}' is {describe(value)}; an artifact holds plain tensors only.")
 
 

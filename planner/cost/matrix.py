@@ -95,10 +95,11 @@ def _attention(causal_position: int) -> FlopFormula:
     """Two products over the visible query-key pairs: 2*B*H*pairs*(D + D_v), 4*B*H*S_q*S_k*D when
     D_v = D.
 
-    B, H, S_q are the query's: with grouped key/value heads each query head still does its own
-    products. `is_causal` counts the pairs on and below the diagonal only, about half: kernels
-    skip the rest, and an attainable time must not include it (torch.utils.flop_counter counts
-    the full square). An explicit mask counts the full square. Softmax and scale are not counted.
+    B and H are the output's: operands broadcast there, and with grouped key/value heads each
+    query head still does its own products. `is_causal` counts the pairs on and below the diagonal
+    only, about half: kernels skip the rest, and an attainable time must not include it
+    (torch.utils.flop_counter counts the full square). An explicit mask counts the full square.
+    Softmax and scale are not counted.
     """
 
     def formula(node: OpNode) -> int | None:
@@ -106,9 +107,10 @@ def _attention(causal_position: int) -> FlopFormula:
             tensor_arg(node, position, name)
             for position, name in enumerate(("query", "key", "value"))
         )
-        if query is None or key is None or value is None:
+        if query is None or key is None or value is None or not node.outputs:
             return None
-        *heads, rows, width = query.shape
+        rows, width = query.shape[-2:]
+        heads = node.outputs[0].shape[:-2]
         columns = key.shape[-2]
         pairs = rows * columns
         if node.arg(causal_position, "is_causal", False):

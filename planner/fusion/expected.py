@@ -11,6 +11,19 @@ from torch import Tensor, nn
 PLAIN = (Tensor, nn.Parameter)
 
 
+def is_plain(tensor: object) -> bool:
+    """Whether operators see a plain tensor: a subclass of nn.Parameter is one where it does not
+    take them over.
+    """
+    cls = type(tensor)
+    if cls in PLAIN:
+        return True
+    inherited = ("__torch_function__", "__torch_dispatch__")
+    return issubclass(cls, nn.Parameter) and all(
+        getattr(cls, name) is getattr(nn.Parameter, name) for name in inherited
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """The captured form of one tensor."""
@@ -38,7 +51,7 @@ def expected(tensor: Tensor) -> Expected:
 def describe(value: Any) -> str:
     """A tensor's form, an `Expected`, or any other value, in words."""
     if isinstance(value, Tensor):
-        if type(value) not in PLAIN or value.layout is not torch.strided:
+        if not is_plain(value) or value.layout is not torch.strided:
             return f"a {type(value).__name__} of layout {str(value.layout).removeprefix('torch.')}"
         value = expected(value)
     if not isinstance(value, Expected):

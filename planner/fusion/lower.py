@@ -17,6 +17,7 @@ from fusion_kernels.ir import Output, Region, Window
 from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match
+from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
 from planner.fusion.windows import CAT, Windows, operand_windows, windows_of
 from planner.graph.view import op_name
 
@@ -142,13 +143,30 @@ def _lower_node(
         return builder.name_result(_concatenate(builder, node, names, window, len(shape)))
     if window is not None and op in REDUCTIONS:
         raise NotLowered("a reduction within a piece of a concatenation")
-    args = [_operand(arg, names, window) for arg in node.args]
+    args = _compared(builder, node, [_operand(arg, names, window) for arg in node.args])
     kwargs = {key: _operand(arg, names, window) for key, arg in node.kwargs.items()}
     result = LOWERINGS[op](builder, *args, **kwargs)
     rank = builder.row_rank
     if op in REDUCTIONS and operand[-rank:] != shape[len(shape) - rank :]:
         raise NotLowered(f"a row of {operand[-rank:]} in a region over {shape}")
     return builder.name_result(result)
+
+
+def _compared(builder: Builder, node: fx.Node, operands: list[Any]) -> list[Any]:
+    """The operands of a comparison in 16 bits as eager rounds them; all others as they are."""
+    dtype = compared_dtype(node)
+    if dtype is None or dtype.itemsize > 2:
+        return operands
+    pairs = zip(node.args, operands, strict=True)
+    return [
+        _rounded(builder, value, dtype) if is_rounded(arg, dtype) else value for arg, value in pairs
+    ]
+
+
+def _rounded(builder: Builder, value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, str):
+        return builder.cast(value, str(dtype).removeprefix("torch."))
+    return rounded_number(value, dtype)
 
 
 def _concatenate(

@@ -3,8 +3,9 @@ program.
 
 It shares parameters with the user's module as torch.compile's wrapper does; buffers that the
 forward changes are its own. Whenever the captured program does not apply - other shapes, dtypes,
-devices or strides, training mode, autocast, gradients, a replaced submodule - it runs the
-original program, says so once, and counts it in `fallbacks`.
+devices or strides, training mode, autocast, gradients of inputs or weights, transforms of
+torch.func, a replaced submodule - it runs the original program, says so once, and counts it in
+`fallbacks`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, SupportsIndex
 
+import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -46,7 +48,8 @@ class FusedModule(nn.Module):
     """Runs the fused program where its guards hold, the original elsewhere.
 
     `report` and `plan` tell what was done; `fallbacks` counts calls that ran the original. A deep
-    copy has weights of its own and runs the same kernels.
+    copy has weights of its own and runs the same kernels. Within torch.compile it is the original
+    module that is compiled: kernels that write over an input cannot be traced.
     """
 
     report: Report
@@ -64,7 +67,7 @@ class FusedModule(nn.Module):
         self._program = None if program is None else BoundProgram(twin, program)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._program is None:
+        if self._program is None or torch.compiler.is_dynamo_compiling():
             return self._twin(*args, **kwargs)
         leaves = None if self.training else self._program.leaves(args, kwargs)
         if leaves is None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.export import ExportedProgram
 
 from planner.fusion.call import same_constant
-from planner.fusion.expected import PLAIN, Expected, describe
+from planner.fusion.expected import PLAIN, Expected, describe, is_plain
 from planner.fusion.runnable import OTHER_CALL, RunnableProgram
 
 
@@ -26,7 +28,7 @@ class BoundProgram(RunnableProgram):
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """The call's leaves in the program's order, or None when a guard does not hold."""
         leaves = self._form.leaves(args, kwargs)
-        if leaves is None or self._refused_leaf(leaves) or self.refused_state():
+        if leaves is None or self._refused(leaves):
             return None
         return leaves
 
@@ -35,10 +37,10 @@ class BoundProgram(RunnableProgram):
         leaves = self._form.leaves(args, kwargs)
         if leaves is None:
             return OTHER_CALL
-        return self._refused_leaf(leaves) or self.refused_state()
+        return self._refused(leaves)
 
     def refused_state(self) -> str:
-        """What has changed around the call since the capture. Runs at every call: about 10 us for
+        """What has changed around the call since the capture. Runs at every call: about 20 us for
         a hundred weights."""
         device = self._device
         if torch.is_autocast_enabled(device.type):
@@ -52,7 +54,7 @@ class BoundProgram(RunnableProgram):
         if self._as_seen(weights):
             return ""
         for slot, weight, meta in zip(self._slots, weights, self._weight_metas, strict=True):
-            if type(weight) not in PLAIN or not meta.fits(weight):
+            if not is_plain(weight) or not meta.fits(weight):
                 return f"'{slot.name}' is {describe(weight)}, captured was {describe(meta)}"
         self._seen = weights
         return ""
@@ -64,6 +66,20 @@ class BoundProgram(RunnableProgram):
     def _bind(self, twin: nn.Module) -> None:
         super()._bind(twin)
         self._seen = []
+
+    def _refused(self, leaves: Sequence[Any]) -> str:
+        return (
+            _refused_transform()
+            or self._refused_leaf(leaves)
+            or self.refused_state()
+            or self._refused_gradient()
+        )
+
+    def _refused_gradient(self) -> str:
+        """Of the weights that `refused_state` has just seen."""
+        if torch.is_grad_enabled() and any(map(_requires_grad, self._seen)):
+            return "a weight requires grad"
+        return ""
 
     def _refused_leaf(self, leaves: Sequence[Any]) -> str:
         if len(leaves) != len(self._expected):
@@ -82,12 +98,21 @@ class BoundProgram(RunnableProgram):
     def _as_seen(self, weights: list[Any]) -> bool:
         """The same objects, of the captured dtype: `.half()` changes a parameter in place, and
         may be called on a part of the module. `.to` of a device: the first one tells."""
-        if len(weights) != len(self._seen) or not all(map(_is, weights, self._seen)):
+        if len(weights) != len(self._seen) or not all(map(is_, weights, self._seen)):
             return False
         if [weight.dtype for weight in weights] != self._dtypes:
             return False
         return not weights or weights[0].device == self._weight_metas[0].device
 
 
-def _is(a: object, b: object) -> bool:
-    return a is b
+def _refused_transform() -> str:
+    """Kernels have neither a forward derivative nor a batching rule."""
+    if torch._C._are_functorch_transforms_active():
+        return "a transform of torch.func is running"
+    # The level that `forward_ad.dual_level` has entered, -1 outside.
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation is on"
+    return ""
+
+
+_requires_grad = attrgetter("requires_grad")

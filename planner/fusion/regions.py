@@ -1,11 +1,13 @@
 """Grows fusable regions: named matches first, then whatever a kernel can hold, each convex.
 
 Regions are the vertices of a quotient graph that stays acyclic: two neighbours merge only when no
-other path leads from one to the other, so that every region can run as one call.
+other path leads from one to the other, so that every region can run as one call. Operators that
+draw random numbers follow one another in it, so that none changes places with the next.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,7 @@ from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
 from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
 from planner.fusion.windows import CAT
+from planner.graph.randomness import drawing_nodes
 from planner.graph.view import op_name
 
 POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
@@ -80,6 +83,8 @@ class _Growth:
             self._quotient.add_edges_from(
                 (self._order[source], index) for source in node.all_input_nodes
             )
+        draws = (self._order[node] for node in drawing_nodes(graph))
+        self._quotient.add_edges_from(itertools.pairwise(draws))
 
     def single(self, node: fx.Node) -> None:
         """Make `node` a region of its own that others may join."""

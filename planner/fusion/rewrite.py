@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from planner.fusion.lower import LoweredRegion
+from planner.graph.randomness import drawing_nodes
 from planner.passes.linear_bias import SPLIT
 
 
@@ -47,10 +48,13 @@ def _replace(
 
 def sort(graph: fx.Graph) -> None:
     """Bring the nodes into an order in which each follows what it reads, as near to the old as
-    can be.
+    can be. Operators that draw random numbers keep their order among themselves.
     """
     position = {node: index for index, node in enumerate(graph.nodes)}
+    next_draw = dict(itertools.pairwise(drawing_nodes(graph)))
     waiting = {node: len(node.all_input_nodes) for node in position}
+    for node in next_draw.values():
+        waiting[node] += 1
     ready = [index for node, index in position.items() if not waiting[node]]
     heapq.heapify(ready)
     nodes = list(position)
@@ -58,13 +62,14 @@ def sort(graph: fx.Graph) -> None:
     while ready:
         node = nodes[heapq.heappop(ready)]
         ordered.append(node)
-        for user in node.users:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, position[user])
-    for before, after in itertools.pairwise(ordered):
-        if before.next is not after:
-            before.append(after)
+        later = [*node.users, next_draw[node]] if node in next_draw else node.users
+        for after in later:
+            waiting[after] -= 1
+            if not waiting[after]:
+                heapq.heappush(ready, position[after])
+    for before, following in itertools.pairwise(ordered):
+        if before.next is not following:
+            before.append(following)
 
 
 def _meta(node: fx.Node) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,8 +90,10 @@ class RunnableProgram:
         return pytree.tree_unflatten(self._values(leaves), self._out_spec)
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Move the program's own constants along with the module."""
-        self._constants = [fn(value) for value in self._constants]
+        """Move the program's own constants to the device that `fn` moves the module to. Their
+        dtypes and values stay: they are no weights, which alone `.half()` or `.to_empty()` change.
+        """
+        self._constants = [_moved(value, fn) for value in self._constants]
 
     @property
     def extra_weight_bytes(self) -> int:
@@ -113,15 +117,17 @@ class RunnableProgram:
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
         names = [str(s.target) for s in self._signature.input_specs if s.kind in kinds]
         self._slots = [_slot(twin, name) for name in names]
-        self._tree = _tree(twin, names)
+        self._branches = [part._modules for part in twin.modules()]
+        self._children = [child for branch in self._branches for child in branch.values()]
         self._ties = _ties(twin, self._slots)
         self._targets = _targets(twin, self._signature)
         self._kept = Kept(self._derived, names)
 
     def _refused_structure(self) -> str:
         """Why the module is not the tree that the program was captured from; "" when it is."""
-        if not all(modules.get(key) is child for modules, key, child in self._tree):
-            return "a submodule has been replaced"
+        children = list(chain.from_iterable(map(dict.values, self._branches)))
+        if len(children) != len(self._children) or not all(map(is_, children, self._children)):
+            return "a submodule has been replaced, added or removed"
         if not all(one.get() is other.get() for one, other in self._ties):
             return "weights that were tied are tied no more"
         return ""
@@ -139,11 +145,12 @@ class RunnableProgram:
 
     def _kept_apart(self, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """The user's outputs, once the mutations are written. No value may share memory with what
-        is about to be written, and no output with the program's constants.
+        is about to be written, and no output with the program's constants; strides, and what
+        outputs share with one another, stay.
         """
         targets = [find(leaves) for find in self._targets]
         taken = {t.untyped_storage().data_ptr() for t in (*targets, *self._constants)}
-        apart = [_apart(value, taken) for value in values]
+        apart = _apart(values, taken)
         for target, written in zip(targets, apart, strict=False):
             target.copy_(written)
         results = apart[len(targets) :]
@@ -152,10 +159,48 @@ class RunnableProgram:
         return results
 
 
-def _apart(value: Any, taken: set[int]) -> Any:
-    if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in taken:
-        return value.clone()
-    return value
+def _moved(value: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    device = fn(value.new_empty(0)).device
+    # On the meta device there are no values to come back with.
+    return value if device.type == "meta" else value.to(device)
+
+
+def _apart(values: Sequence[Any], taken: set[int]) -> list[Any]:
+    """The values; those in a taken storage as views of one copy of what they cover of it."""
+    apart = list(values)
+    shared: dict[Any, list[int]] = {}
+    for position, value in enumerate(values):
+        if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in taken:
+            place = value.untyped_storage().data_ptr()
+            kind = (place, value.dtype, value.is_conj(), value.is_neg())
+            shared.setdefault(kind, []).append(position)
+    for positions in shared.values():
+        views = [values[position] for position in positions]
+        for position, own in zip(positions, _copied(views), strict=True):
+            apart[position] = own
+    return apart
+
+
+def _copied(views: Sequence[Tensor]) -> list[Tensor]:
+    """Views of one storage on a copy of the part that they cover together. A tensor that is there
+    twice is one in the result too.
+    """
+    start = min(view.storage_offset() for view in views)
+    end = max(view.storage_offset() + _span(view) for view in views)
+    copied = views[0].as_strided((end - start,), (1,), start).clone()
+    own: dict[int, Tensor] = {}
+    for view in views:
+        if id(view) not in own:
+            offset = view.storage_offset() - start
+            own[id(view)] = copied.as_strided(view.shape, view.stride(), offset)
+    return [own[id(view)] for view in views]
+
+
+def _span(view: Tensor) -> int:
+    """Elements from the first to the last that the view reads."""
+    if not view.numel():
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(view.shape, view.stride(), strict=True))
 
 
 def _share_memory(leaves: Sequence[Any]) -> bool:
@@ -178,19 +223,6 @@ def _slot(twin: nn.Module, name: str) -> Slot:
     path, _, key = name.rpartition(".")
     owner = twin.get_submodule(path)
     return Slot(owner._parameters if key in owner._parameters else owner._buffers, key, name)
-
-
-def _tree(twin: nn.Module, weights: Sequence[str]) -> list[tuple[dict[str, Any], str, nn.Module]]:
-    """The steps from the root to every owner of a weight: (children, key, child)."""
-    steps: dict[str, tuple[dict[str, Any], str, nn.Module]] = {}
-    for name in weights:
-        path, module = "", twin
-        for key in name.split(".")[:-1]:
-            path = f"{path}.{key}"
-            child = module.get_submodule(key)
-            steps[path] = (module._modules, key, child)
-            module = child
-    return list(steps.values())
 
 
 def _ties(twin: nn.Module, slots: Sequence[Slot]) -> list[tuple[Slot, Slot]]:

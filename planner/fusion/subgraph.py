@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.graph.randomness import draws_numbers
 from planner.graph.view import op_name
 
 _CASTS = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
@@ -52,10 +54,12 @@ def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -
 
 
 def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The module's result with every floating tensor in float64.
+    """The module's result with every floating tensor in float64, every complex one in complex128.
 
     Casts that the program itself makes are applied: the value is rounded to the cast's dtype and
-    goes on in float64. Nothing else is rounded.
+    goes on in float64. So are those of comparisons, which bring a number to the tensor's dtype.
+    Operators that draw random numbers run in their own dtypes, where they draw the program's
+    numbers. Nothing else is rounded.
     """
     with torch.no_grad():
         result: tuple[Any, ...] = _Float64(module).run(*map(_widened, values))
@@ -63,13 +67,42 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
 
 
 def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.to(torch.complex128)
     is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.double() if is_floating else value
 
 
 class _Float64(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
+        dtype = compared_dtype(n)
+        if dtype is not None:
+            result = self._compared(n, dtype)
+        elif draws_numbers(n):
+            result = self._drawn(n)
+        else:
+            result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in _CASTS:
             result = result.to(n.meta["val"].dtype)
         return _widened(result)
+
+    def _compared(self, n: fx.Node, dtype: torch.dtype) -> Any:
+        given, _ = self.fetch_args_kwargs_from_env(n)
+        pairs = zip(n.args, given, strict=True)
+        operands = [_rounded(x, dtype) if is_rounded(arg, dtype) else x for arg, x in pairs]
+        return self.call_function(n.target, tuple(operands), {})
+
+    def _drawn(self, n: fx.Node) -> Any:
+        def narrowed(source: fx.Node) -> Any:
+            value = self.env[source]
+            is_tensor = isinstance(value, torch.Tensor)
+            return value.to(source.meta["val"].dtype) if is_tensor else value
+
+        args, kwargs = fx.node.map_arg((n.args, n.kwargs), narrowed)
+        return self.call_function(n.target, args, kwargs)
+
+
+def _rounded(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype).double()
+    return rounded_number(value, dtype)

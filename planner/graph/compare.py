@@ -57,7 +57,7 @@ def _difference(reference: Any, value: Any) -> str | None:
             f"{value.dtype}{list(value.shape)} instead of {reference.dtype}{list(reference.shape)}"
         )
     if reference.is_complex():
-        return _difference(torch.view_as_real(reference), torch.view_as_real(value))
+        return _difference(_as_real(reference), _as_real(value))
     if not reference.dtype.is_floating_point:
         return None if torch.equal(reference, value) else "integer or boolean values differ"
     exact, close = reference.double(), value.double()
@@ -75,3 +75,7 @@ def _difference(reference: Any, value: Any) -> str | None:
 def _equal(left: Tensor, right: Tensor) -> bool:
     """Equal, with NaN equal to NaN."""
     return bool(((left == right) | (left.isnan() & right.isnan())).all())
+
+
+def _as_real(value: Tensor) -> Tensor:
+    return torch.view_as_real(value.resolve_conj())

@@ -17,7 +17,8 @@ from planner.graph.errors import CaptureFailed, WrongInputs
 def twin_of(module: nn.Module) -> nn.Module:
     """A copy with the same module tree whose parameters share storage with the user's.
 
-    Parameters of the copy do not require grad. Buffers and tensors that are plain attributes are
+    Parameters of the copy do not require grad; they keep their class and what was set on them.
+    Buffers and tensors that are plain attributes are
     copied, their strides and what they share with one another kept: a forward that counts or
     caches in a buffer writes to the copy's. Tied parameters stay tied.
 
@@ -27,7 +28,7 @@ def twin_of(module: nn.Module) -> nn.Module:
     try:
         with torch.no_grad():
             for parameter in module.parameters():
-                memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+                memo[id(parameter)] = _shared(parameter)
             for tensor in _own_tensors(module):
                 memo.setdefault(id(tensor), copy.deepcopy(tensor.detach(), memo))
             return copy.deepcopy(module, memo)
@@ -67,6 +68,17 @@ def separate_inputs(value: Any) -> Any:
         return copy.deepcopy(leaf) if isinstance(leaf, Tensor) else leaf
 
     return pytree.tree_map(own, clone_inputs(value))
+
+
+def _shared(parameter: nn.Parameter) -> Tensor:
+    """A parameter on the same storage, of the same class, with the same attributes."""
+    cls: type[Any] = type(parameter)
+    if issubclass(cls, nn.Parameter):
+        own: Tensor = Tensor._make_subclass(cls, parameter.detach(), False)
+    else:  # a tensor subclass that nn.Parameter has marked as one
+        own = nn.Parameter(parameter.detach(), requires_grad=False)
+    vars(own).update(vars(parameter))
+    return own
 
 
 def _own_tensors(module: nn.Module) -> list[Tensor]:

@@ -51,15 +51,17 @@ def drop_noops(program: ExportedProgram) -> tuple[str, ...]:
     """Remove views, casts and copies whose result equals their input in shape, dtype and strides.
 
     A copy stays when its result can reach an output while its source is an input or reaches an
-    output too: there the copy is what keeps two tensors of the caller apart. With symbolic sizes
-    an operator goes only when nothing changes for any size.
+    output too: there the copy is what keeps two tensors of the caller apart. A view that is an
+    output stays where its source is the caller's tensor as well: eager returns another tensor
+    object, whose shape the caller may change in place. With symbolic sizes an operator goes only
+    when nothing changes for any size.
     """
     removed: dict[str, int] = {}
     for node in list(program.graph.nodes):
         if not _changes_nothing(node):
             continue
         source = node.args[0]
-        if node.target not in _VIEWS and keeps_apart(node, source):
+        if _makes_an_object(node) if node.target in _VIEWS else keeps_apart(node, source):
             continue
         removed[str(node.target)] = removed.get(str(node.target), 0) + 1
         node.replace_all_uses_with(source)
@@ -84,6 +86,17 @@ def _same_sizes(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(
         statically_known_true(left == right) for left, right in zip(a, b, strict=True)
     )
+
+
+def _makes_an_object(view: fx.Node) -> bool:
+    """Whether without the view one of the caller's tensors would be another of them."""
+    source = view.args[0]
+    assert isinstance(source, fx.Node)
+    return _is_output(view) and (source.op == "placeholder" or _is_output(source))
+
+
+def _is_output(node: fx.Node) -> bool:
+    return any(user.op == "output" for user in node.users)
 
 
 def _changes_nothing(node: fx.Node) -> bool:

@@ -112,6 +112,11 @@ def test_grouped_attention_counts_query_heads() -> None:
     assert cost_of(call).flops == 4 * 2 * 8 * 7 * 9 * 16
 
 
+def test_broadcast_attention_counts_every_output() -> None:
+    q, k = torch.randn(1, 3, 4, 8), torch.randn(2, 3, 5, 8)
+    assert flops_of(F.scaled_dot_product_attention, q, k, k) == 2 * 2 * 3 * 4 * 5 * (8 + 8)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (3, 7), (7, 3), (1, 1)])
 def test_causal_attention_counts_visible_pairs_only(rows: int, columns: int) -> None:
     q, k = meta(1, 1, rows, 8), meta(1, 1, columns, 8)

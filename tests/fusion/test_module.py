@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import gelu
 
 from planner.fusion.module import FusedModule, NotPicklable
@@ -258,6 +259,29 @@ def test_a_model_output_of_transformers_keeps_its_class(fuse_all: Any) -> None:
     assert fused.fallbacks == 0
 
 
+class Scaled(nn.Parameter):
+    """A class of parameters that does nothing of its own."""
+
+
+def test_a_class_of_parameters_is_kept_and_no_reason_to_fall_back(fuse_all: Any, x: Tensor) -> None:
+    model = Applied(lambda m, x: gelu(x + m.bias) * 2).eval()
+    model.bias = Scaled(torch.linspace(-1, 1, 8))
+    fused = fuse_all(model, (x,)).module
+    torch.testing.assert_close(fused(x), model(x))
+    assert type(fused.bias) is Scaled
+    assert fused.fallbacks == 0
+
+
+def test_a_parameter_whose_class_takes_over_operators_falls_back(fused: Any, x: Tensor) -> None:
+    class Tracing(nn.Parameter):
+        @classmethod
+        def __torch_function__(cls, function: Any, *rest: Any) -> Any:
+            return super().__torch_function__(function, *rest)
+
+    fused.fc.bias = Tracing(torch.ones(8), requires_grad=False)
+    assert "Tracing" in fused.refusal((x,), {})
+
+
 # --- falling back ----------------------------------------------------------------------------
 
 OTHER_INPUTS = {
@@ -325,6 +349,44 @@ def test_an_input_that_requires_grad_is_fused_where_grad_is_off(fused: Any, x: T
     assert fused.fallbacks == 0
 
 
+def test_a_gradient_flows_to_a_weight_and_is_right(fused: Any, model: Block, x: Tensor) -> None:
+    fused.requires_grad_(True)
+    _falls_back(fused, "a weight requires grad", x).sum().backward()
+    model(x).sum().backward()
+    torch.testing.assert_close(fused.fc.weight.grad, model.fc.weight.grad)
+    before = fused.fallbacks
+    with torch.no_grad():
+        fused(x)
+    assert fused.fallbacks == before
+
+
+def test_forward_derivatives_are_those_of_the_original(fused: Any, model: Block, x: Tensor) -> None:
+    tangent = torch.ones_like(x)
+    with forward_ad.dual_level(), torch.no_grad():
+        out = _falls_back(fused, "forward-mode", forward_ad.make_dual(x, tangent))
+        theirs = model(forward_ad.make_dual(x, tangent))
+        ours, expected = (forward_ad.unpack_dual(y).tangent for y in (out, theirs))
+        torch.testing.assert_close(ours, expected)
+    fused(x)
+    assert fused.fallbacks == 1
+
+
+def test_transforms_of_torch_func_run_the_original(fused: Any, model: Block, x: Tensor) -> None:
+    tangents = (torch.ones_like(x),)
+    _, ours = torch.func.jvp(lambda x: _falls_back(fused, "torch.func", x), (x,), tangents)
+    torch.testing.assert_close(ours, torch.func.jvp(model, (x,), tangents)[1])
+    out = torch.func.vmap(lambda x: _falls_back(fused, "torch.func", x))(torch.stack([x, x + 1]))
+    torch.testing.assert_close(out[1], model(x + 1))
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(module: nn.Module) -> Any:
+        return torch.func.grad(lambda w: torch.func.functional_call(module, w, (x,)).sum())
+
+    ours = loss(fused)(weights)
+    torch.testing.assert_close(ours, loss(model)(weights))
+    assert ours["fc.weight"].abs().sum() > 0
+
+
 def test_half_falls_back_and_float_comes_back(fused: Any, model: Block, x: Tensor) -> None:
     fused(x)
     fused.half()
@@ -351,12 +413,46 @@ def test_a_replaced_submodule_is_run(fused: Any, x: Tensor) -> None:
     torch.testing.assert_close(out, fused.norm(gelu(fused.fc(x)) + x))
 
 
+@pytest.mark.parametrize("name", ["1", "2", "1.inner"])
+def test_a_part_without_weights_that_is_replaced_or_added_is_run(
+    fuse_all: Any, x: Tensor, name: str
+) -> None:
+    class Shifted(nn.GELU):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            for part in self.children():
+                out = part(out)
+            return out
+
+    model = nn.Sequential(nn.Linear(8, 8), Shifted()).eval()
+    fused = fuse_all(model, (x,)).module
+    before = fused(x)
+    owner, _, key = name.rpartition(".")
+    fused.get_submodule(owner).add_module(key, nn.Tanh())
+    out = _falls_back(fused, "a submodule has been", x)
+    expected = model[0](x).tanh() if name == "1" else before.tanh()
+    torch.testing.assert_close(out, expected)
+
+
 def test_autocast_runs_the_original(fused: Any, model: Block, x: Tensor) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         out = _falls_back(fused, "autocast is on", x)
         expected = model(x)
     assert out.dtype is expected.dtype
     torch.testing.assert_close(out, expected)
+
+
+def test_torch_compile_compiles_the_original(fuse_all: Any, x: Tensor) -> None:
+    """Its kernel writes over an input, which torch.compile refuses to trace."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)).eval()
+    fused = fuse_all(model, (x,)).module
+    assert "_into_" in fused.code
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert fused.fallbacks == 0
+    fused(x)
+    assert fused.fallbacks == 0
 
 
 def test_a_module_without_a_program_runs_the_original(model: Block, x: Tensor) -> None:
@@ -460,6 +556,28 @@ def test_a_constant_that_is_returned_is_the_callers_own(fuse_all: Any, x: Tensor
     assert torch.equal(fused(x)[0], torch.arange(8))
 
 
+def _views_of_a_constant(m: Any, x: Tensor) -> Any:
+    table = m.table
+    views = (table.expand(3, 8), table[1::2], table.view(2, 4), table[:0], table)
+    return *views, m.numbers.conj(), m.numbers.real, gelu(x + m.bias)
+
+
+def test_returned_views_keep_their_strides_and_what_they_share(fuse_all: Any, x: Tensor) -> None:
+    model = Applied(_views_of_a_constant).eval()
+    model.table, model.numbers = torch.linspace(0, 1, 8), torch.randn(3, 4, dtype=torch.complex64)
+    fused = fuse_all(model, (x,)).module
+    ours, theirs = fused(x), copy.deepcopy(model)(x)
+    for out, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(out, expected)
+        assert out.stride() == expected.stride()
+    for written in (ours[1], theirs[1]):
+        written.fill_(7.0)
+    for out, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(fused(x)[4], torch.linspace(0, 1, 8))
+    assert fused.fallbacks == 0
+
+
 def test_a_layout_is_kept(fuse_all: Any) -> None:
     x = torch.randn(2, 8, 3, 3).to(memory_format=torch.channels_last)
     model = Applied(lambda _m, x: gelu(x * 2) + x).eval()
@@ -467,6 +585,55 @@ def test_a_layout_is_kept(fuse_all: Any) -> None:
     out, expected = fused(x), model(x)
     torch.testing.assert_close(out, expected)
     assert out.stride() == expected.stride()
+    assert fused.fallbacks == 0
+
+
+class Constants(nn.Module):
+    """A weight, a plain tensor, and one that the forward makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.linspace(-1, 1, 8))
+        self.table = torch.linspace(0, 1, 8) * 1.2345
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x + self.table) * self.bias + torch.arange(8) / 7
+
+
+MOVES: dict[str, Callable[[nn.Module], Any]] = {
+    "half and back": lambda m: m.half().float(),
+    "double and back": lambda m: m.double().float(),
+    "emptied": lambda m: m.to_empty(device="cpu"),
+    "meta and back": lambda m: m.to("meta").to_empty(device="cpu"),
+    "in shared memory": lambda m: m.share_memory(),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_constants_keep_their_values_whatever_becomes_of_the_weights(
+    fuse_all: Any, x: Tensor, name: str
+) -> None:
+    model = Constants().eval()
+    fused, weights = fuse_all(model, (x,)).module, copy.deepcopy(model.state_dict())
+    before = fused(x)
+    MOVES[name](fused)
+    fused.load_state_dict(weights)
+    assert torch.equal(fused(x), before)
+    assert fused.fallbacks == 0
+
+
+def test_constants_alone_keep_their_dtype(fuse_all: Any, x: Tensor) -> None:
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.linspace(0, 1, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + self.table).cumsum(-1)
+
+    fused = fuse_all(Shift().eval(), (x,)).module
+    fused.double()
+    assert fused(x).dtype is torch.float32
     assert fused.fallbacks == 0
 
 

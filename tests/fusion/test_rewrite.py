@@ -10,6 +10,7 @@ from torch import fx
 from torch.nn.functional import gelu, layer_norm
 
 from planner.fusion.rewrite import sort
+from planner.graph.randomness import drawing_nodes
 from planner.passes.linear_bias import SPLIT
 
 X, R, W = torch.randn(4, 8), torch.randn(4, 8), torch.randn(8, 8)
@@ -102,3 +103,45 @@ def test_a_kernel_that_ends_with_a_split_bias_is_not_taken_for_one(
     grown.plans[0].lowered.nodes[-1].meta[SPLIT] = "linear"
     module = rewritten(grown)
     assert not any(SPLIT in node.meta for node in module.graph.nodes)
+
+
+def _drawing(x: torch.Tensor) -> Any:
+    """The last sum joins the first product: what is drawn in between would come after it."""
+    a = x * 2
+    return torch.bernoulli(torch.sigmoid(a)), (a + torch.rand(4, 8)) * 0.5
+
+
+def test_random_operators_keep_their_order(grow: Any, rewritten: Any) -> None:
+    fused = rewritten(grow(_drawing, X))
+    torch.manual_seed(0)
+    expected = _drawing(X)
+    torch.manual_seed(0)
+    for out, theirs in zip(fused(X), expected, strict=True):
+        torch.testing.assert_close(out, theirs)
+
+
+def test_two_regions_do_not_turn_two_draws_around(grow: Any, rewritten: Any) -> None:
+    """Only the draws' order stands between the first sum and the last product."""
+
+    def form(x: torch.Tensor, r: torch.Tensor) -> Any:
+        a = x.exp()
+        b = torch.bernoulli(a.sigmoid().cumsum(-1) / 8)
+        c = torch.rand(4, 8) * r
+        return b, (a + c).tanh(), c
+
+    grown = grow(form, X, R)
+    fused = rewritten(grown)
+    torch.manual_seed(0)
+    expected = form(X, R)
+    torch.manual_seed(0)
+    for out, theirs in zip(fused(X, R), expected, strict=True):
+        torch.testing.assert_close(out, theirs)
+
+
+def test_dropout_out_of_training_is_no_order(trace: Any) -> None:
+    def form(x: torch.Tensor) -> Any:
+        first = torch.dropout(x.exp(), 0.5, False)
+        return first, torch.dropout(x.sin(), 0.5, False)
+
+    graph = trace(form, X).graph
+    assert drawing_nodes(graph) == []

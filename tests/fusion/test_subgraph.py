@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from planner.fusion.subgraph import extract, run_in_float64
@@ -57,3 +58,33 @@ def test_values_that_are_no_tensors_pass_through(trace: Any) -> None:
         graph.placeholder("mask")
     (out,) = run_in_float64(torch.fx.GraphModule(torch.nn.Module(), graph), [X, None])
     assert torch.equal(out, X.double() * 2)
+
+
+def _random(x: torch.Tensor) -> Any:
+    dropped = torch.dropout(x, 0.5, True)
+    return dropped, torch.bernoulli(x.sigmoid()), torch.rand_like(x), torch.rand(4, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_random_operators_draw_the_numbers_of_eager(trace: Any, dtype: torch.dtype) -> None:
+    x = X.to(dtype)
+    module = trace(_random, x)
+    torch.manual_seed(0)
+    expected = _random(x)
+    torch.manual_seed(0)
+    outs = run_in_float64(module, [x])
+    assert all(out.dtype is torch.float64 for out in outs)
+    assert all(torch.equal(a, b.double()) for a, b in zip(outs, expected, strict=True))
+
+
+def test_dropout_that_drops_nothing_rounds_nothing(trace: Any) -> None:
+    x = X.bfloat16()
+    (out,) = run_in_float64(trace(lambda x: (torch.dropout(x / 3, 0.5, False),), x), [x])
+    assert torch.equal(out, x.double() / 3)
+
+
+def test_complex_values_go_on_in_complex128(trace: Any) -> None:
+    z = torch.complex(X, R)
+    outs = run_in_float64(trace(lambda z: (z / 3, (z / 3).abs()), z), [z])
+    assert torch.equal(outs[0], z.to(torch.complex128) / 3)
+    assert torch.equal(outs[1], (z.to(torch.complex128) / 3).abs())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import planner
+from planner.graph.errors import CaptureDiffers
 from planner.graph.twin import twin_of
 
 
@@ -32,6 +34,53 @@ def test_parameters_share_storage_and_need_no_grad() -> None:
     assert twin.weight.data_ptr() == model.weight.data_ptr()
     assert not twin.weight.requires_grad
     assert model.weight.requires_grad
+
+
+def test_parameters_keep_their_class_and_attributes() -> None:
+    class Scaled(nn.Parameter):
+        pass
+
+    model = nn.Linear(3, 3)
+    model.weight = Scaled(torch.randn(3, 3))
+    model.weight.scale = model.bias.scale = 2.0
+    twin = twin_of(model)
+    assert type(twin.weight) is Scaled
+    assert type(twin.bias) is nn.Parameter
+    assert twin.weight.scale == twin.bias.scale == 2.0
+    assert twin.weight.data_ptr() == model.weight.data_ptr()
+    assert not twin.weight.requires_grad
+    twin.weight.scale = 3.0
+    assert model.weight.scale == 2.0
+
+
+def test_a_forward_that_asks_for_a_parameter_s_class_is_not_taken_for_another() -> None:
+    """torch.export traces it with plain parameters; eager, on the twin, shows the difference."""
+
+    class Scaled(nn.Parameter):
+        pass
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = Scaled(torch.randn(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight * (2 if isinstance(self.weight, Scaled) else 3)
+
+    with pytest.raises(CaptureDiffers):
+        planner.capture(Asks().eval(), (torch.randn(3),))
+
+
+def test_a_tensor_subclass_that_is_a_parameter_keeps_its_class() -> None:
+    class Tagged(Tensor):
+        pass
+
+    model = nn.Linear(3, 3)
+    model.weight = nn.Parameter(torch.randn(3, 3).as_subclass(Tagged))
+    twin = twin_of(model)
+    assert type(twin.weight) is Tagged
+    assert isinstance(twin.weight, nn.Parameter)
+    assert twin.weight.data_ptr() == model.weight.data_ptr()
 
 
 def test_buffers_and_plain_tensors_are_copies_with_equal_values() -> None:

@@ -464,3 +464,46 @@ def test_float64_outputs_of_a_model_are_held_to_1e_minus_12():
     far = [reference * (1 + 1e-11) for reference in references]
     assert not failures(check_model(close, references, references))
     assert failures(check_model(far, references, references)) == {"element", "row"}
+
+
+# Complex numbers
+
+
+def complex_normal(*shape, seed=0):
+    return torch.complex(normal(*shape, seed=seed), normal(*shape, seed=seed + 1000))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right", "wrong"),
+    [(torch.complex64, 5e-6, 2e-5), (torch.complex128, 5e-13, 2e-12)],
+)
+@pytest.mark.parametrize("shape", [(), (33,), (4, 33), (0, 33)])
+def test_complex_outputs_are_held_to_the_rule_of_their_parts(dtype, right, wrong, shape):
+    reference = complex_normal(*shape)
+    assert not failures(check((reference * (1 + right)).to(dtype), reference))
+    off = (reference + wrong * 1j * reference.abs()).to(dtype)
+    assert bool(failures(check(off, reference))) == bool(reference.numel())
+
+
+def test_complex_results_are_not_taken_for_real_ones_or_of_other_width():
+    reference = complex_normal(8)
+    out = reference.to(torch.complex64)
+    assert failures(check(out, reference, dtype=torch.complex128)) == {"dtype"}
+    assert failures(check(out, reference.real)) == {"dtype"}
+    assert failures(check(out.real, reference)) == {"dtype"}
+    assert failures(check(out[:7], reference)) == {"shape"}
+    assert failures(check(out.conj(), reference)) >= {"element", "row"}
+    assert not failures(check(out.conj(), reference.conj()))
+
+
+@pytest.mark.parametrize("bug", ["none", "imaginary part", "nan"])
+def test_complex_outputs_of_a_model(bug):
+    references = [complex_normal(8, 16, seed=i) for i in range(16)]
+    eager = [reference.to(torch.complex64) for reference in references]
+    fused = [out.clone() for out in eager]
+    if bug == "imaginary part":
+        fused[3].imag.add_(1e-3)
+    if bug == "nan":
+        fused[3].imag[0, 0] = math.nan
+    expected = {"none": set(), "imaginary part": {"norm", "difference"}, "nan": {"nonfinite"}}
+    assert failures(check_model(fused, eager, references)) == expected[bug]

@@ -125,10 +125,37 @@ def test_a_copy_of_a_value_that_is_not_returned_goes(export: Any) -> None:
     assert exported.ops() == [EXP]
 
 
-def test_a_view_of_an_input_may_be_the_input_itself(export: Any) -> None:
-    exported = export(lambda x: (x.view(4, 6), x.exp()), X)
+# Each returns a tensor object that is none of the caller's others.
+VIEWS: dict[str, Callable[[Tensor], Any]] = {
+    "view_of_an_input": lambda x: (x.view(4, 6), x.exp()),
+    "detached_input": lambda x: (x.detach(), x.exp()),
+    "expanded_input": lambda x: (x.expand(4, 6), x.exp()),
+    "view_and_its_source": lambda x: _and(x.exp(), lambda y: (y, y.view(4, 6))),
+    "view_of_a_view": lambda x: x.detach().view(4, 6),
+    "two_views": lambda x: _and(x.exp(), lambda y: (y.view(4, 6), y.detach())),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_returned_view_is_a_tensor_object_of_its_own(export: Any, name: str) -> None:
+    exported = export(VIEWS[name], X)
+    exported.apply(drop_noops)
+    given = X.clone()
+    outs = exported.program.module()(given)
+    outs = outs if isinstance(outs, tuple) else (outs,)
+    assert len({id(tensor) for tensor in (given, *outs)}) == len(outs) + 1
+
+
+def test_a_returned_view_of_a_value_is_the_value(export: Any) -> None:
+    exported = export(lambda x: x.exp().view(4, 6), X)
     exported.apply(drop_noops)
     assert exported.ops() == [EXP]
+
+
+def test_a_returned_view_of_a_weight_stays(export: Any) -> None:
+    exported = export(lambda x, w: (x * w, w.view(-1)), X, w=torch.nn.Parameter(torch.ones(6)))
+    exported.apply(drop_noops)
+    assert exported.ops() == ["mul.Tensor", "view.default"]
 
 
 def test_a_written_buffer_s_old_value_is_kept_for_the_caller(export: Any) -> None:
