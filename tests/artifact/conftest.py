@@ -142,7 +142,7 @@ def _about(ratio: float) -> Comparison:
     return Comparison(ratio, ratio - 0.1, ratio + 0.1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The module `artifact_models`, importable here and by path."""
     folder = tmp_path_factory.mktemp("models")
@@ -154,7 +154,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     sys.path.remove(str(folder))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def machine() -> Iterator[Callable[[float, float], None]]:
     """Kernels run operation by operation and each wins its race; call it to say how many times as
     fast as eager the fused program is, and the one without kernels.
@@ -180,7 +180,7 @@ def machine() -> Iterator[Callable[[float, float], None]]:
         operator._cpu.clear()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fuse(machine: Callable[[float, float], None]) -> Callable[..., FusedModule]:
     """Fuse a model; the fused program wins unless `ratios` say otherwise."""
 
@@ -211,13 +211,13 @@ class Saved:
         return planner.load(self.path)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def block(fuse: Any, models: Any, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """Two kernels, one of which writes over an input. Input: [5, 24]."""
     return _saved(models.Block(), fuse, tmp_path_factory)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def counting(fuse: Any, models: Any, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """A model that counts in a buffer."""
     return _saved(models.Counting(), fuse, tmp_path_factory)
