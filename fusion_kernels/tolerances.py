@@ -169,9 +169,43 @@ def check_ill_conditioned(
     )
 
 
-def check_model(
-    fused: Sequence[Tensor], eager: Sequence[Tensor], references: Sequence[Tensor]
-) -> tuple[NumericsResult, ...]:
+@dataclass(frozen=True, slots=True)
+class ModelDraw:
+    """One draw of one output of a model, measured: norms of the reference, of both errors and of
+    the distance between the two. `results` holds the checks of an output that is judged draw by
+    draw, or the one failure of a draw that is `broken` (shape, dtype, places of NaN).
+    """
+
+    dtype: torch.dtype
+    size: float = 0.0
+    ours: float = 0.0
+    theirs: float = 0.0
+    apart: float = 0.0
+    results: tuple[NumericsResult, ...] = ()
+    broken: bool = False
+
+
+def measure_draw(fused: Tensor, eager: Tensor, reference: Tensor) -> ModelDraw:
+    """What `judge_draws` needs of one draw, so that its tensors need not be kept."""
+    with torch.no_grad():
+        broken = _broken(fused, reference, eager)
+        if broken is not None:
+            return ModelDraw(fused.dtype, results=(broken,), broken=True)
+        if fused.is_complex():
+            fused, reference, eager = map(_parts, (fused, reference, eager))
+        dtype = fused.dtype
+        if dtype is torch.float64 or not dtype.is_floating_point or fused.numel() == 0:
+            return ModelDraw(dtype, results=check(fused, reference, eager=eager))
+        return ModelDraw(
+            dtype,
+            norm(error_of(torch.zeros_like(fused), reference)),
+            norm(error_of(fused, reference)),
+            norm(error_of(eager, reference)),
+            norm(error_of(fused, reference, other=eager)),
+        )
+
+
+def judge_draws(draws: Sequence[ModelDraw]) -> tuple[NumericsResult, ...]:
     """One output of the whole model over 16 draws or more.
 
     "norm" is the error against float64, ||out - ref|| / ||ref|| over all draws together: at most
@@ -182,38 +216,37 @@ def check_model(
     stand as in `RN(ref)`. Float64, integer and empty outputs are held to `check` draw by draw.
     Raises ValueError for fewer than 16 draws.
     """
-    _require_draws(fused, references, eager)
-    with torch.no_grad():
-        broken = _first_broken(fused, references, eager)
-        if broken is not None:
-            return (broken,)
-        if fused[0].is_complex():
-            fused, references, eager = (
-                [*map(_parts, draws)] for draws in (fused, references, eager)
-            )
-            return check_model(fused, eager, references)
-        dtype = fused[0].dtype
-        draws = list(zip(fused, references, eager, strict=True))
-        if dtype is torch.float64 or not dtype.is_floating_point or fused[0].numel() == 0:
-            return tuple(r for out, ref, base in draws for r in check(out, ref, eager=base))
-        sizes = [norm(error_of(torch.zeros_like(out), ref)) for out, ref, _ in draws]
-        ours = [norm(error_of(out, ref)) for out, ref, _ in draws]
-        theirs = [norm(error_of(base, ref)) for _, ref, base in draws]
-        apart = [norm(error_of(out, ref, other=base)) for out, ref, base in draws]
-    size = math.hypot(*sizes)
-    eager_error = ratio(math.hypot(*theirs), size)
-    by_draw = list(map(ratio, ours, sizes))
-    draw = by_draw.index(max(by_draw))
+    if len(draws) < MIN_DRAWS:
+        raise ValueError(f"{MIN_DRAWS} draws or more are needed, not {len(draws)}")
+    for number, draw in enumerate(draws):
+        if draw.broken:
+            return (replace(draw.results[0], where=(number,)),)
+    if draws[0].results:
+        return tuple(result for draw in draws for result in draw.results)
+    dtype = draws[0].dtype
+    size = math.hypot(*(draw.size for draw in draws))
+    eager_error = ratio(math.hypot(*(draw.theirs for draw in draws)), size)
+    by_draw = [ratio(draw.ours, draw.size) for draw in draws]
+    worst_draw = by_draw.index(max(by_draw))
     if dtype is torch.float32:
-        eager_worst = max(map(ratio, theirs, sizes))
+        eager_worst = max(ratio(draw.theirs, draw.size) for draw in draws)
         limit = max(MODEL_FLOAT32_NORM, MODEL_FLOAT32_ERROR * eager_worst)
-        whole = _bounded("norm", Measured(by_draw[draw], (draw,)), eager_worst, limit)
+        whole = _bounded("norm", Measured(by_draw[worst_draw], (worst_draw,)), eager_worst, limit)
     else:
-        error = Measured(ratio(math.hypot(*ours), size), (draw,))
-        whole = _bounded("norm", error, eager_error, MODEL_ERROR * eager_error)
-    difference = Measured(ratio(math.hypot(*apart), size), None)
+        error = ratio(math.hypot(*(draw.ours for draw in draws)), size)
+        limit = MODEL_ERROR * eager_error
+        whole = _bounded("norm", Measured(error, (worst_draw,)), eager_error, limit)
+    difference = Measured(ratio(math.hypot(*(draw.apart for draw in draws)), size), None)
     own = max(eager_error, torch.finfo(dtype).eps / 2)
     return (whole, _bounded("difference", difference, eager_error, MODEL_DIFFERENCE * own))
+
+
+def check_model(
+    fused: Sequence[Tensor], eager: Sequence[Tensor], references: Sequence[Tensor]
+) -> tuple[NumericsResult, ...]:
+    """`judge_draws` of draws that are all at hand. Raises ValueError for fewer than 16."""
+    _require_draws(fused, references, eager)
+    return judge_draws([*map(measure_draw, fused, eager, references)])
 
 
 def _mismatch(out: Tensor, reference: Tensor, dtype: torch.dtype) -> NumericsResult | None:
@@ -295,16 +328,22 @@ def _first_broken(
     outs: Sequence[Tensor], references: Sequence[Tensor], eagers: Sequence[Tensor]
 ) -> NumericsResult | None:
     """The first draw's failure in shape, dtype or the places of NaN and infinities."""
-    for draw, (out, reference, eager) in enumerate(zip(outs, references, eagers, strict=True)):
-        result = _mismatch(out, reference, eager.dtype)
-        if result is None and out.is_complex():
-            out, reference, eager = map(_parts, (out, reference, eager))
-        if result is None and out.dtype.is_floating_point:
-            rounded = round_once(reference.to(out.device), out.dtype)
-            result = _nonfinite(out, rounded, eager)
-        if result is not None and not result.passed:
+    for draw, tensors in enumerate(zip(outs, references, eagers, strict=True)):
+        result = _broken(*tensors)
+        if result is not None:
             return replace(result, where=(draw,))
     return None
+
+
+def _broken(out: Tensor, reference: Tensor, eager: Tensor) -> NumericsResult | None:
+    """A failure of one draw in shape, dtype or the places of NaN and infinities."""
+    result = _mismatch(out, reference, eager.dtype)
+    if result is None and out.is_complex():
+        out, reference, eager = map(_parts, (out, reference, eager))
+    if result is None and out.dtype.is_floating_point:
+        rounded = round_once(reference.to(out.device), out.dtype)
+        result = _nonfinite(out, rounded, eager)
+    return result if result is not None and not result.passed else None
 
 
 def _worst_ratio(out: Tensor, reference: Tensor) -> float:
