@@ -18,8 +18,9 @@ def outcomes(plan: FusionPlan, fused: Sequence[NumericsRow], raced: Race) -> tup
     """What may be given back, best first; the original, last, always may.
 
     The fused program comes first where it wins against eager, passed its checks (`fused`) and is
-    not slower than the captured program without kernels by more than the noise. That one ("normalized") is returned for
-    its own sake: a dropped mask or a folded constant can be all that there is to gain.
+    not slower than the captured program without kernels by more than the noise. That one
+    ("normalized") is returned for its own sake: a dropped mask or a folded constant can be all
+    that there is to gain.
     """
     kept = f"{len(plan.chosen)} of {len(plan.fusions)} fusions kept"
     against = {name: item for name, item in raced.against_eager.items() if item.verdict == "wins"}
