@@ -36,9 +36,11 @@ def _rms_norm(
     weight: Value = None,
     eps: float | None = None,
 ) -> str:
-    """x / sqrt(mean(x^2) + eps) * weight; without eps that of the tensor's dtype, as in torch."""
+    """x / sqrt(mean(x^2) + eps) * weight; without eps that of float32, in which eager computes
+    16-bit tensors too.
+    """
     b.row_over(len(normalized_shape))
-    least = _EPSILON[b.result_dtype] if eps is None else float(eps)
+    least = _EPSILON if eps is None else float(eps)
     mean = b.apply("row_mean", b.apply("mul", x, x))
     normed = b.apply("mul", x, b.apply("rsqrt", b.apply("add", mean, least)))
     return normed if weight is None else b.apply("mul", normed, weight)
@@ -170,8 +172,8 @@ def _over(b: Builder, dim: Any, keepdim: bool = True) -> None:
     b.row_over(len(dims))
 
 
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
-"""torch.finfo(dtype).eps, which rms_norm adds where it is given no other."""
+_EPSILON = 2.0**-23
+"""torch.finfo(torch.float32).eps, which rms_norm adds where it is given no other."""
 
 REDUCTIONS: dict[str, Callable[..., str]] = {
     "aten.layer_norm.default": _layer_norm,

@@ -13,8 +13,8 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fusion_kernels.rule import FusionRule, Match, Mismatch, Variant
+from planner.graph.view import CASTS
 
-_CASTS = ("aten._to_copy.default", "aten.to.dtype", "aten.type_as.default")
 _COMMUTATIVE = ("aten.add.Tensor", "aten.mul.Tensor")
 # Arguments that pick an implementation and leave the result alone.
 _IGNORED = ("cudnn_enable",)
@@ -142,7 +142,7 @@ def _unify(pattern: fx.Node, node: Any, reader: fx.Node, attempt: _Attempt) -> b
 def _through_casts(node: Any) -> tuple[Any, list[fx.Node]]:
     """What a chain of casts is made from, and the casts: a pattern says nothing of dtypes."""
     casts: list[fx.Node] = []
-    while isinstance(node, fx.Node) and str(node.target) in _CASTS:
+    while isinstance(node, fx.Node) and str(node.target) in CASTS:
         casts.append(node)
         node = node.args[0]
     return node, casts

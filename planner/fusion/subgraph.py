@@ -4,7 +4,7 @@ float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,7 @@ from torch import fx
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
 from planner.graph.randomness import draws_numbers
-from planner.graph.view import op_name
-
-_CASTS = ("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
+from planner.graph.view import CASTS, op_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,23 @@ def _widened(value: Any) -> Any:
     return value.double() if is_floating else value
 
 
+def _epsilon(dtype: torch.dtype) -> dict[str, float]:
+    """Eager takes that of the dtype it computes in, float32 for the 16-bit ones."""
+    return {"eps": torch.finfo(torch.promote_types(dtype, torch.float32)).eps}
+
+
+def _limits(dtype: torch.dtype) -> dict[str, float]:
+    if not dtype.is_floating_point:
+        return {}
+    return {"posinf": torch.finfo(dtype).max, "neginf": torch.finfo(dtype).min}
+
+
+_OWN_DEFAULTS: dict[str, Callable[[torch.dtype], dict[str, float]]] = {
+    "aten.rms_norm.default": _epsilon,
+    "aten.nan_to_num.default": _limits,
+}
+
+
 class _Float64(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         dtype = compared_dtype(n)
@@ -80,9 +95,11 @@ class _Float64(fx.Interpreter):
             result = self._compared(n, dtype)
         elif draws_numbers(n):
             result = self._drawn(n)
+        elif n.op == "call_function" and op_name(n) in _OWN_DEFAULTS:
+            result = self._with_own_defaults(n)
         else:
             result = super().run_node(n)
-        if n.op == "call_function" and op_name(n) in _CASTS:
+        if n.op == "call_function" and op_name(n) in CASTS:
             result = result.to(n.meta["val"].dtype)
         return _widened(result)
 
@@ -91,6 +108,16 @@ class _Float64(fx.Interpreter):
         pairs = zip(n.args, given, strict=True)
         operands = [_rounded(x, dtype) if is_rounded(arg, dtype) else x for arg, x in pairs]
         return self.call_function(n.target, tuple(operands), {})
+
+    def _with_own_defaults(self, n: fx.Node) -> Any:
+        """Arguments left out mean what they mean in the program's dtype, not in float64."""
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        names = [argument.name for argument in n.target._schema.arguments]  # type: ignore[union-attr]
+        given = dict(zip(names[1:], args[1:], strict=False)) | kwargs
+        for name, value in _OWN_DEFAULTS[op_name(n)](n.meta["val"].dtype).items():
+            if given.get(name) is None:
+                given[name] = value
+        return self.call_function(n.target, args[:1], given)
 
     def _drawn(self, n: fx.Node) -> Any:
         def narrowed(source: fx.Node) -> Any:

@@ -11,6 +11,16 @@ from torch.export import ExportedProgram
 from planner.graph.op_graph import OpGraph, OpNode, TensorMeta
 from planner.graph.source import source_line
 
+CASTS = frozenset(
+    (
+        "aten._to_copy.default",
+        "aten.to.dtype",
+        "aten.type_as.default",
+        "prims.convert_element_type.default",
+    )
+)
+"""Operators by which a user brings a tensor to another dtype."""
+
 
 def op_graph(program: ExportedProgram) -> OpGraph:
     """Every operator call of the program in execution order. Symbolic sizes count as their

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -177,7 +178,6 @@ def test_a_transformer_with_its_output_class(
     kind: str, fuse: Any, elsewhere: Any, tmp_path: Path
 ) -> None:
     """GPT-2's output holds a DynamicCache."""
-    transformers = pytest.importorskip("transformers")
     sizes = {"bert": ("hidden_size", 32), "gpt2": ("n_embd", 32)}[kind]
     names = {"bert": ("num_hidden_layers", "num_attention_heads"), "gpt2": ("n_layer", "n_head")}
     config = transformers.AutoConfig.for_model(

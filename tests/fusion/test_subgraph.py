@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import rms_norm
 
 from planner.fusion.subgraph import extract, run_in_float64
 
@@ -88,3 +89,21 @@ def test_complex_values_go_on_in_complex128(trace: Any) -> None:
     outs = run_in_float64(trace(lambda z: (z / 3, (z / 3).abs()), z), [z])
     assert torch.equal(outs[0], z.to(torch.complex128) / 3)
     assert torch.equal(outs[1], (z.to(torch.complex128) / 3).abs())
+
+
+def test_a_cast_to_another_tensor_s_dtype_is_applied(trace: Any) -> None:
+    x, like = torch.randn(4, 8), torch.randn(4, 8).bfloat16()
+    module = trace(lambda x, like: (x.type_as(like) * 3,), x, like)
+    (out,) = run_in_float64(module, [x, like])
+    assert torch.equal(out, x.bfloat16().double() * 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_arguments_left_out_mean_what_eager_makes_of_them(trace: Any, dtype: torch.dtype) -> None:
+    """RMSNorm's eps decides for values as small as these; an infinity becomes the largest value."""
+    x = (torch.randn(4, 8) * 1e-3).to(dtype)
+    (out,) = run_in_float64(trace(lambda x: (rms_norm(x, (8,)),), x), [x])
+    torch.testing.assert_close(out.to(dtype), rms_norm(x, (8,)))
+    x[0, 0], x[1, 1] = torch.inf, -torch.inf
+    (out,) = run_in_float64(trace(lambda x: (torch.nan_to_num(x),), x), [x])
+    assert torch.equal(out.to(dtype), torch.nan_to_num(x))

@@ -57,6 +57,8 @@ SAMPLES: dict[str, list[tuple[Any, ...]]] = {
         (ODD, [33], VECTOR, 1e-6, {}),
         (ODD, [33], {}),
         (ODD.bfloat16(), [33], {}),
+        # Values that are small beside the eps which is added where none is given.
+        *(((ODD * 1e-4).to(dtype), [33], {}) for dtype in FLOATING),
         (CUBE, [5, 7], drawn(5, 7), None, {}),
     ],
     "aten.softmax.int": calls(-1),
