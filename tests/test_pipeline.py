@@ -20,10 +20,6 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 import planner
-from fusion_kernels import library
-from fusion_kernels.cpu import CpuRegion
-from fusion_kernels.evaluate import evaluate
-from fusion_kernels.ir import Region
 from planner import pipeline, rewriting
 from planner.bench import Race
 from planner.environment import environment
@@ -77,14 +73,6 @@ def _block() -> Block:
 # --- what stands in for the machine ----------------------------------------------------------
 
 
-def _eager_region(region: Region, reuse: int | None = None) -> CpuRegion:
-    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        results = evaluate(region, tensors)
-        return results if reuse is None else (tensors[reuse].copy_(results[0]),)
-
-    return CpuRegion(run, "not compiled in this test")
-
-
 def _made_up(calls: Mapping[str, Callable[[], object]], *_: Any, **__: Any) -> dict[str, Timing]:
     return {name: Timing((10.0 if name == "before" else 5.0,) * 9) for name in calls}
 
@@ -117,13 +105,10 @@ def _about(ratio: float) -> Comparison:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def machine(monkeypatch: pytest.MonkeyPatch, uncompiled: Any) -> Iterator[Callable[..., None]]:
     """Kernels run operation by operation and each wins its race; rewrites neither win nor lose
     theirs; the whole wins by the given ratio (2), without kernels by another (1).
     """
-    for operator in library._DEFINED.values():
-        operator._cpu.clear()
-    monkeypatch.setattr(library, "compile_region", _eager_region)
     monkeypatch.setattr(planning, "interleaved", _made_up)
     monkeypatch.setattr(rewriting, "interleaved", _even)
 
@@ -131,9 +116,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         monkeypatch.setattr(pipeline, "race", _race_won_by(fused, normalized))
 
     won_by(2.0)
-    yield won_by
-    for operator in library._DEFINED.values():
-        operator._cpu.clear()
+    with uncompiled():
+        yield won_by
 
 
 def _fuse(model: nn.Module, *args: Any, **options: Any) -> FusedModule:
@@ -513,15 +497,15 @@ def test_a_counting_buffer_is_left_alone_when_the_original_comes_back(machine: A
     assert torch.equal(model.count, torch.zeros(24))
 
 
-def test_a_real_race_leaves_buffers_and_inputs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_race_leaves_buffers_and_inputs_alone(uncompiled: Any) -> None:
     def form(m: Any, x: Tensor) -> Tensor:
         m.count.add_(1)
         x.add_(1)
         return gelu(x + m.bias) + m.count
 
-    monkeypatch.setattr(library, "compile_region", _eager_region)
     model, x = Applied(form).eval(), _x()
-    fused = _fuse(model, x)
+    with uncompiled():
+        fused = _fuse(model, x)
     assert torch.equal(model.count, torch.zeros(24))
     assert torch.equal(fused.count, torch.zeros(24))
     assert torch.equal(x, _x())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from planner.environment import fuseplan_version
 from planner.fusion.call import signature_of
 from planner.fusion.expected import describe, dtype_name, is_plain
 from planner.report.io import to_json
+from planner.whole_file import replacing
 
 if TYPE_CHECKING:
     from planner.fusion.module import FusedModule
@@ -173,16 +173,9 @@ def _device(program: ExportedProgram) -> str:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[Path]:
-    """A file beside `target` that takes its place at the end, or goes when something fails."""
+    """As `replacing`, with the reason of a failure in words."""
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".saving.", suffix=".pt2")
-        os.close(handle)
-        try:
-            yield Path(name)
-            Path(name).chmod(0o644)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replacing(target) as temporary:
+            yield temporary
     except OSError as error:
         raise NotSaved(f"{target}: cannot be written ({error.strerror}).") from error

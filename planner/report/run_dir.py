@@ -5,7 +5,6 @@ and given its report.json in one step.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from planner.errors import FuseplanError
 from planner.report.io import to_json
 from planner.report.model import Report
+from planner.whole_file import replacing
 
 REPORT = "report.json"
 # The first lines of what a run writes: the name in them must be the file's, or someone kept a copy.
@@ -67,18 +67,10 @@ def write_report(out: Path, report: Report) -> Path:
 
     Raises `OutputExists` when it cannot be written.
     """
-    text = to_json(report)
     target = out / REPORT
     try:
-        handle, name = tempfile.mkstemp(dir=out, prefix=".report.", suffix=".json")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            Path(name).chmod(0o644)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replacing(target) as temporary:
+            temporary.write_text(to_json(report), encoding="utf-8")
     except OSError as error:
         raise OutputExists(f"--out {out}: cannot be written ({error.strerror}).") from error
     return target

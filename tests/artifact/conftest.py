@@ -15,13 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import planner
-from fusion_kernels import library
-from fusion_kernels.cpu import CpuRegion
-from fusion_kernels.evaluate import evaluate
-from fusion_kernels.ir import Region
 from planner import pipeline
 from planner.bench import Race
 from planner.fusion import plan as planning
@@ -126,14 +122,6 @@ class Container(nn.Module):
 '''
 
 
-def _eager_region(region: Region, reuse: int | None = None) -> CpuRegion:
-    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        results = evaluate(region, tensors)
-        return results if reuse is None else (tensors[reuse].copy_(results[0]),)
-
-    return CpuRegion(run, "not compiled in this test")
-
-
 def _made_up(calls: Mapping[str, Callable[[], object]], *_: Any, **__: Any) -> dict[str, Timing]:
     return {name: Timing((10.0 if name == "before" else 5.0,) * 9) for name in calls}
 
@@ -155,7 +143,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def machine() -> Iterator[Callable[[float, float], None]]:
+def machine(uncompiled: Any) -> Iterator[Callable[[float, float], None]]:
     """Kernels run operation by operation and each wins its race; call it to say how many times as
     fast as eager the fused program is, and the one without kernels.
     """
@@ -169,15 +157,10 @@ def machine() -> Iterator[Callable[[float, float], None]]:
     def won_by(fused: float, normalized: float) -> None:
         ratios.update(fused=fused, normalized=normalized)
 
-    with pytest.MonkeyPatch.context() as patch:
-        for operator in library._DEFINED.values():
-            operator._cpu.clear()
-        patch.setattr(library, "compile_region", _eager_region)
+    with pytest.MonkeyPatch.context() as patch, uncompiled():
         patch.setattr(planning, "interleaved", _made_up)
         patch.setattr(pipeline, "race", race)
         yield won_by
-    for operator in library._DEFINED.values():
-        operator._cpu.clear()
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,6 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fusion_kernels import library
-from fusion_kernels.cpu import CpuRegion
-from fusion_kernels.evaluate import evaluate
-from fusion_kernels.ir import Region
 from fusion_kernels.library import define
 from fusion_kernels.rule import Match, Mismatch
 from fusion_kernels.rules import RULES
@@ -37,25 +33,10 @@ from planner.pipeline import capture
 UNKNOWN_DEVICE = Device("cpu", "a processor", ("cpu",), {})
 
 
-def _forget_regions() -> None:
-    for operator in library._DEFINED.values():
-        operator._cpu.clear()
-
-
-def _eager(region: Region, reuse: int | None = None) -> CpuRegion:
-    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        results = evaluate(region, tensors)
-        return results if reuse is None else (tensors[reuse].copy_(results[0]),)
-
-    return CpuRegion(run, "not compiled in this test")
-
-
 @pytest.fixture(autouse=True)
-def eager_regions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    _forget_regions()
-    monkeypatch.setattr(library, "compile_region", _eager)
-    yield
-    _forget_regions()
+def eager_regions(uncompiled: Any) -> Iterator[None]:
+    with uncompiled():
+        yield
 
 
 @dataclass(frozen=True)
