@@ -145,7 +145,7 @@ class Output:
 @dataclass(frozen=True, slots=True)
 class Region:
     """One kernel's work. Sizes are those of the capture; the emitted kernel takes them as
-    arguments.
+    arguments. `open_dims` are those that other calls will have other sizes of.
     """
 
     name: str
@@ -154,6 +154,12 @@ class Region:
     inputs: tuple[Input, ...]
     body: tuple[Statement, ...]
     outputs: tuple[Output, ...]
+    open_dims: tuple[int, ...] = ()
+
+    @property
+    def open_row(self) -> bool:
+        """Whether rows differ in length from call to call."""
+        return any(dim >= len(self.shape) - self.row_rank for dim in self.open_dims)
 
     @property
     def row_length(self) -> int:

@@ -21,6 +21,7 @@ from planner.bench import FUSED, NORMALIZED, Race, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
 from planner.fusion.module import FusedModule, Packable
+from planner.fusion.open_places import in_graph
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rewrite import replace_regions
 from planner.graph.export import capture as export
@@ -68,13 +69,14 @@ def capture(
     """Export `module` for these inputs and normalize the program; passes are dumped to
     `out`/graphs.
 
-    `dynamic_shapes` as torch.export takes them. Raises `TrainingMode`, `WrongInputs`,
+    `dynamic_shapes` as torch.export takes them; where the example has 1 along an open dimension,
+    two are captured. Raises `TrainingMode`, `WrongInputs`,
     `CaptureFailed`, `CaptureDiffers`.
     """
     source = export(module, tuple(args), kwargs, dynamic_shapes)
     program = source.program
     graphs = None if out is None else Path(out) / "graphs"
-    passes = run_passes(program, (("captured", _nothing), *NORMALIZE), graphs)
+    passes = run_passes(program, (("captured", lambda _: source.notes), *NORMALIZE), graphs)
     return CapturedModel(program, op_graph(program), passes, source)
 
 
@@ -82,6 +84,7 @@ def audit(
     module: nn.Module,
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     *,
     name: str = "",
     backends: Sequence[str] = DEFAULT_BACKENDS,
@@ -95,7 +98,7 @@ def audit(
     Raises what `capture` raises, `UnknownBackend`, and `WrongDevice`.
     """
     require_tables(backends)
-    work = _begin(module, args, kwargs, name, device, measure, out, progress)
+    work = _begin(module, args, kwargs, dynamic_shapes, name, device, measure, out, progress)
     return report_of(work, coverage=_coverage(work, backends, progress))
 
 
@@ -103,6 +106,7 @@ def rank(
     module: nn.Module,
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     *,
     name: str = "",
     device: str | None = None,
@@ -113,13 +117,16 @@ def rank(
 
     Raises what `capture` raises, and `WrongDevice`.
     """
-    return report_of(_begin(module, args, kwargs, name, device, True, out, progress))
+    return report_of(
+        _begin(module, args, kwargs, dynamic_shapes, name, device, True, out, progress)
+    )
 
 
 def bench(
     module: nn.Module,
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     *,
     name: str = "",
     device: str | None = None,
@@ -133,6 +140,7 @@ def bench(
         module,
         args,
         kwargs,
+        dynamic_shapes,
         name=name,
         device=device,
         out=out,
@@ -148,6 +156,7 @@ def fuse(
     module: nn.Module,
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     *,
     name: str = "",
     device: str | None = None,
@@ -167,7 +176,7 @@ def fuse(
     to `out` (default: a temporary folder). Raises as `audit`.
     """
     require_tables(backends)
-    work = _begin(module, args, kwargs, name, device, measure, out, progress)
+    work = _begin(module, args, kwargs, dynamic_shapes, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
     with progress.stage("rewrite"):
         clean, rewrites = _rewritten(work)
@@ -243,6 +252,7 @@ def _begin(
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
     name: str,
     device: str | None,
     measure: bool,
@@ -252,20 +262,21 @@ def _begin(
     folder = None if out is None else Path(out)
     torch_device = device_of(module, args, kwargs, device)
     with progress.stage("capture"):
-        captured = capture(module, args, kwargs, out=folder)
+        captured = capture(module, args, kwargs, dynamic_shapes, out=folder)
+    args, kwargs = captured.source.args, dict(captured.source.kwargs)
     graph = OpGraph(tuple(node for node in captured.graph if is_work(node)))
     profile = None
     if measure:
         with progress.stage("profile the eager model"):
             # A twin: a forward may count or keep something in attributes of the module.
             twin = twin_of(module)
-            profile = measure_profile(twin, args, dict(kwargs or {}), graph, torch_device)
+            profile = measure_profile(twin, args, kwargs, graph, torch_device)
     with progress.stage("device figures"):
         figures = device_for(torch_device)
     return Work(
         module,
-        tuple(args),
-        dict(kwargs or {}),
+        args,
+        kwargs,
         name or type(module).__name__,
         torch_device,
         figures,
@@ -290,10 +301,6 @@ def _coverage(
     return found
 
 
-def _nothing(_: ExportedProgram) -> tuple[str, ...]:
-    return ()
-
-
 def _rewritten(work: Work) -> tuple[ExportedProgram, tuple[PassRecord, ...]]:
     """The captured program after the rewrites, and their records."""
     graphs = work.out / "graphs" if work.out else None
@@ -313,7 +320,10 @@ def _rewriter(plan: FusionPlan) -> Pass:
     """The pass that puts the chosen kernels into the graph."""
 
     def fuse_regions(program: ExportedProgram) -> tuple[str, ...]:
-        chosen = [(fusion.candidate.lowered, fusion.operator.overload) for fusion in plan.chosen]
+        chosen = [
+            (in_graph(program.graph, fusion.candidate.lowered), fusion.operator.overload)
+            for fusion in plan.chosen
+        ]
         replace_regions(program.graph, chosen)
         names = Counter(fusion.operator.name for fusion in plan.chosen)
         return tuple(f"{count} x {name}" for name, count in sorted(names.items()))

@@ -14,6 +14,9 @@ from torch.utils import _pytree as pytree
 from fusion_kernels.tolerances import MIN_DRAWS, ModelDraw, judge_draws, measure_draw
 from planner.draws import draw_like
 from planner.fusion.subgraph import run_in_float64
+from planner.graph.open_ends import lifted
+from planner.graph.open_sizes import open_sizes
+from planner.graph.trial_sizes import trial_calls
 from planner.profile.untouched import fresh_inputs, restored
 from planner.report.model import NumericsRow
 from planner.verify import numerics_row
@@ -32,19 +35,18 @@ def verify_whole(
     seed: int,
 ) -> tuple[NumericsRow, ...]:
     """The fused module, the eager one and in float64 `program`, the captured one before any
-    fusion, on 16 draws.
+    fusion, on 16 draws; with open sizes on 16 more at other sizes, of which the rows tell.
 
     Every draw starts from the buffers and the random state that `eager` has now; both modules are
     left with them. Outputs that are no tensors are not compared.
     """
-    draws = [draw_like(args, kwargs, seed + 1000 + n) for n in range(MIN_DRAWS)]
-    lifted = _lifted(program, eager)
+    weights = lifted(program, eager)
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
 
     def exact(draw: Any) -> list[Tensor]:
         # Random operators must draw what they drew in the two modules, which start from here.
         with restored(eager, device):
-            values = run_in_float64(program.graph_module, [*lifted, *pytree.tree_leaves(draw)])
+            values = run_in_float64(program.graph_module, [*weights, *pytree.tree_leaves(draw)])
         pairs = zip(values, kinds, strict=True)
         return _tensors([value for value, kind in pairs if kind is OutputKind.USER_OUTPUT])
 
@@ -57,13 +59,24 @@ def verify_whole(
 
         return call
 
-    return verify_model(run(fused), run(eager), exact, draws, subject)
+    runs = (run(fused), run(eager), exact)
+    draws = [draw_like(args, kwargs, seed + 1000 + n) for n in range(MIN_DRAWS)]
+    rows = verify_model(*runs, draws, subject)
+    found = open_sizes(program)
+    if found is None:
+        return rows
+    others = trial_calls(eager, args, kwargs, found)
+    if not others:
+        return rows
+    draws = [draw_like(*others[n % len(others)][1], seed + 2000 + n) for n in range(_draws(others))]
+    sizes = ", ".join(words for words, _ in others)
+    return (*rows, *verify_model(*runs, draws, subject, f" at sizes {sizes}"))
 
 
 def verify_model(
-    fused: Run, eager: Run, reference: Run, draws: Sequence[Any], subject: str
+    fused: Run, eager: Run, reference: Run, draws: Sequence[Any], subject: str, at: str = ""
 ) -> tuple[NumericsRow, ...]:
-    """The whole model on 16 draws or more: one row an output and measure.
+    """The whole model on 16 draws or more: one row an output and measure. `at` ends their cases.
 
     The three callables take one draw and return tensors in the same order. Raises ValueError for
     fewer draws.
@@ -78,21 +91,16 @@ def verify_model(
     rows: list[NumericsRow] = []
     for index, of_output in enumerate(zip(*measured, strict=True)):
         dtype = str(of_output[0].dtype).removeprefix("torch.")
-        where = f"output {index}, {len(draws)} draws"
+        where = f"output {index}, {len(draws)} draws{at}"
         results = judge_draws(of_output)
         rows += [numerics_row(subject, dtype, result, where) for result in results]
     return tuple(rows)
 
 
+def _draws(calls: Sequence[object]) -> int:
+    """As many as the contract asks for, and each call at least once."""
+    return max(MIN_DRAWS, len(calls))
+
+
 def _tensors(result: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-
-
-def _lifted(program: ExportedProgram, module: nn.Module) -> list[Tensor]:
-    """Weights and constants in the order of the program's placeholders."""
-    state = {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-    targets = [spec.target for spec in program.graph_signature.input_specs if spec.target]
-    return [state[name] if name in state else program.constants[name] for name in targets]

@@ -4,7 +4,7 @@ tuning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusion_kernels.emit.layout import Layout
 from fusion_kernels.ir import Region
@@ -16,13 +16,15 @@ LONGEST_ROW = 16384
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
     """`block_size` elements along the inner axis, `rows` rows a program (None where the axis is
-    flat); with `looped` a program passes over its row in blocks.
+    flat); with `looped` a program passes over its row in blocks. `bucketed` leaves the block to the
+    launcher: the power of two that holds the row, `block_size` at most.
     """
 
     block_size: int
     num_warps: int
     rows: int | None = None
     looped: bool = False
+    bucketed: bool = False
 
     def constexprs(self) -> dict[str, int]:
         """The kernel's compile-time constants by name."""
@@ -32,6 +34,7 @@ class KernelConfig:
     def __str__(self) -> str:
         rows = "" if self.rows is None else f", {self.rows} rows"
         blocks = "blocks of" if self.looped else "block"
+        blocks = "blocks of up to" if self.bucketed else blocks
         return f"{blocks} {self.block_size}{rows}, {self.num_warps} warps"
 
 
@@ -47,6 +50,8 @@ def candidates(region: Region, layout: Layout) -> tuple[KernelConfig, ...]:
     inner = layout.inner_size
     if not region.row_rank:
         return _tiles(inner)
+    if region.open_row:
+        return tuple(replace(config, bucketed=True) for config in _LOOPED)
     return _whole_rows(inner) if inner <= LONGEST_ROW else _LOOPED
 
 

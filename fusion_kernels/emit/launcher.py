@@ -12,6 +12,12 @@ from fusion_kernels.emit.layout import Layout, output_names
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
 from fusion_kernels.ir import Input, Output, Region, memory_order
 
+# One compiled kernel for each power of two that holds a row, eight elements or more a lane.
+_BUCKET = (
+    "        block = min(triton.next_power_of_2(max(n_cols, 16)), BLOCK_SIZE)",
+    "        warps = min(NUM_WARPS, max(1, block // 256))",
+)
+
 
 def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: KernelText) -> str:
     """A function of the region's inputs in order that returns its output, or a tuple of
@@ -20,9 +26,10 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
     names = [item.name for item in region.inputs]
     returns = _return_type(len(region.outputs))
     arguments = [*names, *kernel.output_names, *kernel.sizes, *_strides(region, layout)]
-    arguments += [f"{name}={name}" for name in config.constexprs()]
+    block, warps = ("block", "warps") if config.bucketed else ("BLOCK_SIZE", "NUM_WARPS")
+    arguments += [f"{n}={block if n == 'BLOCK_SIZE' else n}" for n in config.constexprs()]
     inner = "n_elements" if kernel.sizes == ("n_elements",) else "n_cols"
-    arguments += [f"GROUP=math.gcd({inner}, 16)", "num_warps=NUM_WARPS"]
+    arguments += [f"GROUP=math.gcd({inner}, 16)", f"num_warps={warps}"]
     lines = [
         *bracketed(
             f"def {region.name}(", [f"{n}: torch.Tensor" for n in names], f") -> {returns}:"
@@ -32,6 +39,7 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
         *_outputs(region, layout, kernel),
         *_sizes(region, layout, kernel),
         f"    if {_something(region, kernel)}:",
+        *(_BUCKET if config.bucketed else ()),
         f"        grid = {_grid(region, kernel, config)}",
         *bracketed(f"        {region.name}_kernel[grid](", arguments, ")"),
         *_return(layout, kernel),

@@ -94,7 +94,8 @@ def kernel_file_name(region: Region) -> str:
 def computed(region: Region) -> str:
     """What decides a kernel, as text: everything but the graph nodes the statements come from."""
     body = [(item.name, item.op, item.args, item.dtype) for item in region.body]
-    return repr((region.name, region.shape, region.row_rank, region.inputs, body, region.outputs))
+    parts = (region.name, region.shape, region.row_rank, region.inputs, body, region.outputs)
+    return repr((*parts, region.open_dims) if region.open_dims else parts)
 
 
 def _inner(region: Region, layout: Layout) -> int:

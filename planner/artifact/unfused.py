@@ -40,7 +40,10 @@ class UnfusedProgram(RunnableProgram):
         leaves = self._form.leaves(args, kwargs)
         if leaves is None or len(leaves) != len(self._expected):
             raise OutsideRange(f"{OTHER_CALL}. {_ADVICE}")
-        for name, leaf, captured in zip(self._names, leaves, self._expected, strict=True):
+        wanted = self._expected if self._open is None else self._open.at(leaves)
+        if isinstance(wanted, str):
+            raise OutsideRange(f"{wanted}. {_ADVICE}")
+        for name, leaf, captured in zip(self._names, leaves, wanted, strict=True):
             if isinstance(captured, Expected):
                 _require(f"input '{name}'", leaf, captured)
             elif not same_constant(leaf, captured):

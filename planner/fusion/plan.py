@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate, after, alternatives, before
 from planner.fusion.lower import input_hint
 from planner.fusion.match import match_rules
+from planner.fusion.open_places import find_open_places
 from planner.fusion.regions import find_regions
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import Subgraph
 from planner.fusion.tune import tune
+from planner.graph.open_sizes import open_sizes
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved
@@ -94,8 +97,13 @@ def find_places(
     program: ExportedProgram, device: Device, torch_device: str
 ) -> tuple[tuple[tuple[Candidate, ...], ...], tuple[Mismatch, ...]]:
     """Every place of the program where a rule or a pointwise chain can be fused, in graph order,
-    each with the ways to do it; and the places where a rule nearly fits, with the reason.
+    each with the ways to do it; and the places where a rule nearly fits, with the reason. Where
+    sizes are open, the nodes are those of a copy at the example's sizes, see `find_open_places`.
     """
+    found = open_sizes(program)
+    if found is not None:
+        find = partial(find_places, device=device, torch_device=torch_device)
+        return find_open_places(program, found, find)
     hint = input_hint(program.graph_signature.inputs_to_parameters)
     matches, mismatches = match_rules(program.graph, RULES)
     plans, rejected = find_regions(program.graph, matches, hint)

@@ -17,7 +17,9 @@ from planner.fusion.runnable import OTHER_CALL, RunnableProgram
 
 
 class BoundProgram(RunnableProgram):
-    """A program that runs only where everything is as it was captured."""
+    """A program that runs only where everything is as it was captured; open sizes may be any that
+    it was captured for.
+    """
 
     _seen: list[Tensor]
 
@@ -84,8 +86,11 @@ class BoundProgram(RunnableProgram):
     def _refused_leaf(self, leaves: Sequence[Any]) -> str:
         if len(leaves) != len(self._expected):
             return OTHER_CALL
+        wanted = self._expected if self._open is None else self._open.at(leaves)
+        if isinstance(wanted, str):
+            return wanted
         grad = torch.is_grad_enabled()
-        for leaf, captured in zip(leaves, self._expected, strict=True):
+        for leaf, captured in zip(leaves, wanted, strict=True):
             if not isinstance(captured, Expected):
                 if not same_constant(leaf, captured):
                     return f"an argument is {describe(leaf)}, captured was {captured!r}"

@@ -22,6 +22,8 @@ from planner.fusion.call import CallForm, signature_of
 from planner.fusion.derived import Kept
 from planner.fusion.direct import with_direct_launches
 from planner.fusion.expected import Expected, expected
+from planner.fusion.open_forms import OpenForms
+from planner.graph.open_sizes import open_sizes
 from planner.passes.derived import derived_of
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ class RunnableProgram:
         self._form = CallForm(signature_of(twin), args, kwargs)
         leaves = pytree.tree_leaves((args, kwargs))
         self._expected = [expected(x) if isinstance(x, Tensor) else x for x in leaves]
+        sizes = open_sizes(program)
+        self._open = None if sizes is None else OpenForms(sizes, self._expected)
         assert program.call_spec.out_spec is not None
         self._out_spec = program.call_spec.out_spec
         self._returned = _returned(self._module, self._signature)

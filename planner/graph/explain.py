@@ -34,8 +34,8 @@ def _explain(error: Exception) -> str:
 def _advice(error: Exception) -> str:
     if _is_about_sizes(error):
         return (
-            "Give an example input of at least 2 along a size that is to stay open, or leave that "
-            "size out of dynamic_shapes."
+            "The model allows one size there, or a narrower range: leave that size out of "
+            "dynamic_shapes, or state the range that it allows."
         )
     return (
         "Replace what depends on a tensor's value by tensor operations (torch.where, masks), or "

@@ -17,6 +17,8 @@ from planner.graph.compare import require_equal
 from planner.graph.containers import register_containers
 from planner.graph.errors import CaptureFailed, NoValues, TrainingMode, WrongInputs
 from planner.graph.explain import export_failure, first_line
+from planner.graph.open_ends import settle_ends
+from planner.graph.open_example import open_example
 from planner.graph.quiet import quiet_export
 from planner.graph.source import user_frame
 from planner.graph.traces import user_traces
@@ -31,7 +33,8 @@ _RANKS = {InputKind.PARAMETER: 0, InputKind.BUFFER: 0, InputKind.CONSTANT_TENSOR
 class Captured:
     """One exported program, functional, with the twin of the user's module that it was taken from.
 
-    `args` and `kwargs` are the example inputs as given.
+    `args` and `kwargs` are the example inputs as given; with open sizes, what is there once along
+    one is there twice. `notes` say from which size on the program is eager's equal.
     """
 
     program: ExportedProgram
@@ -39,6 +42,7 @@ class Captured:
     twin: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def capture(
@@ -49,7 +53,9 @@ def capture(
 ) -> Captured:
     """Export `module` for the given inputs as one functional ATen program.
 
-    `dynamic_shapes` is what torch.export takes. Composite operators (linear, gelu, layer_norm,
+    `dynamic_shapes` is what torch.export takes. An example of 1 along an open dimension is made 2
+    for the capture; whether the program holds for 0 and 1 is found by comparing it with eager
+    there, and stands in its range constraints. Composite operators (linear, gelu, layer_norm,
     scaled_dot_product_attention) stay whole. The module, its mode, its buffers, the inputs and the
     random state are left as they are; random operators draw the same numbers in eager and in the
     program when they are compared.
@@ -67,12 +73,17 @@ def capture(
     register_containers(call)
     _require_values(module, call)
     twin = twin_of(module)
+    example = None
+    if dynamic_shapes is not None:
+        example = open_example(module, *call, dynamic_shapes)
+        call, dynamic_shapes = (example.args, example.kwargs), example.dynamic_shapes
     with torch.no_grad():
         expected = _run_eager(module, call)
         register_containers(expected)
         program = _export(twin, call, dynamic_shapes)
         _compare(program, call, expected)
-    return Captured(program, module, twin, *call)
+        notes = () if example is None else settle_ends(program, twin, example)
+    return Captured(program, module, twin, *call, notes)
 
 
 def second_program(program: ExportedProgram) -> ExportedProgram:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from planner.passes.cancel_pairs import keeps_every_value
+from planner.passes.noops import same_sizes
 
 aten = torch.ops.aten
 
@@ -129,7 +130,7 @@ def _same_form(node: fx.Node, source: Any) -> bool:
     if not isinstance(source, fx.Node):
         return False
     own, result = source.meta["val"], node.meta["val"]
-    return bool(own.shape == result.shape and own.dtype == result.dtype)
+    return bool(own.dtype == result.dtype) and same_sizes(own.shape, result.shape)
 
 
 def _number(value: Any, known: Mapping[str, Tensor]) -> float | None:

@@ -77,12 +77,13 @@ def same_meta(a: Any, b: Any) -> bool:
         isinstance(a, torch.Tensor)
         and isinstance(b, torch.Tensor)
         and (a.dtype, a.device, a.layout) == (b.dtype, b.device, b.layout)
-        and _same_sizes(a.shape, b.shape)
-        and _same_sizes(a.stride(), b.stride())
+        and same_sizes(a.shape, b.shape)
+        and same_sizes(a.stride(), b.stride())
     )
 
 
-def _same_sizes(a: Any, b: Any) -> bool:
+def same_sizes(a: Any, b: Any) -> bool:
+    """Whether two shapes are one for all sizes that symbols can take; asking adds no condition."""
     return len(a) == len(b) and all(
         statically_known_true(left == right) for left, right in zip(a, b, strict=True)
     )

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from fusion_kernels.library import operator_of
 from planner.counted import counted
+from planner.passes.noops import same_meta
 
 aten = torch.ops.aten
 
@@ -69,7 +70,7 @@ def _is_spent(source: fx.Node, call: fx.Node) -> bool:
         and list(source.users) == [call]
         and call.args.count(source) == 1
         and isinstance(own, torch.Tensor)
-        and (own.shape, own.dtype, own.device) == (result.shape, result.dtype, result.device)
+        and same_meta(own, result)
         and own.is_contiguous()
         and result.is_contiguous()
     )

@@ -21,6 +21,7 @@ from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate
 from planner.fusion.match import match_rules
 from planner.fusion.module import FusedModule
+from planner.fusion.open_places import in_graph
 from planner.fusion.plan import find_places, write_kernel
 from planner.fusion.regions import RegionPlan, find_regions
 from planner.fusion.rewrite import replace_regions
@@ -120,16 +121,21 @@ def fuse_all(tmp_path: Path) -> Callable[..., Fused]:
     """Fuse every place of a model in the given way, without verifying or timing it."""
 
     def fuse(
-        model: nn.Module, args: tuple[Any, ...] = (), kwargs: Any = None, *, way: int = 0
+        model: nn.Module,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
+        dynamic_shapes: Any = None,
+        *,
+        way: int = 0,
     ) -> Fused:
-        program = capture(model, args, kwargs).program
+        program = capture(model, args, kwargs, dynamic_shapes).program
         run_passes(program, (("split_linear_bias", split_linear_bias),))
         places, rejected = find_places(program, UNKNOWN_DEVICE, "cpu")
         chosen = []
         for ways in places:
             one = ways[min(way, len(ways) - 1)]
             operator = define(one.source, write_kernel(one.source, tmp_path))
-            chosen.append((one.lowered, operator.overload))
+            chosen.append((in_graph(program.graph, one.lowered), operator.overload))
 
         def fuse_regions(program: torch.export.ExportedProgram) -> tuple[str, ...]:
             replace_regions(program.graph, chosen)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import planner
-from planner.graph.errors import CaptureDiffers, CaptureFailed
+from planner.graph.errors import CaptureDiffers, CaptureFailed, WrongInputs
 from planner.graph.twin import clone_inputs, separate_inputs
 
 
@@ -121,19 +121,45 @@ def test_a_batch_left_open_serves_others(rows: int) -> None:
         assert torch.equal(program(x), model(x))
 
 
-@pytest.mark.parametrize(
-    ("size", "reason"),
-    [
-        (torch.export.Dim("batch"), "batch.*constant.*1"),
-        (torch.export.Dim.DYNAMIC, r"hint of 1 for dimension inputs\['x'\]\.shape\[0\]"),
-    ],
-    ids=["named", "any"],
-)
-def test_a_batch_of_one_cannot_be_left_open_and_the_message_says_what_to_do(
-    size: Any, reason: str
-) -> None:
-    with pytest.raises(CaptureFailed, match=reason + ".*example input of at least 2"):
-        planner.capture(Block().eval(), (torch.randn(1, 7, 8),), None, {"x": {0: size}})
+@pytest.mark.parametrize("size", [torch.export.Dim("batch"), torch.export.Dim.DYNAMIC])
+@pytest.mark.parametrize("rows", [3, 1, 0])
+def test_an_example_of_one_row_leaves_the_batch_open(size: Any, rows: int) -> None:
+    model = Block().eval()
+    captured = planner.capture(model, (torch.randn(1, 7, 8),), None, {"x": {0: size}})
+    assert captured.source.args[0].shape == (2, 7, 8)
+    x = torch.randn(rows, 7, 8)
+    with torch.no_grad():
+        assert torch.equal(captured.program.module()(x), model(x))
+
+
+class OfFour(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.ones(4, 1)
+
+
+def test_a_size_that_the_model_fixes_cannot_be_left_open_and_the_message_says_what_to_do() -> None:
+    sizes = {"x": {0: torch.export.Dim("rows")}}
+    with pytest.raises(CaptureFailed, match=r"rows.*constant.*4.*out of dynamic_shapes"):
+        planner.capture(OfFour().eval(), (torch.randn(4, 2),), None, sizes)
+
+
+def test_a_size_that_may_be_fixed_and_is_is_told() -> None:
+    sizes = {"x": {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}}
+    captured = planner.capture(OfFour().eval(), (torch.randn(4, 2),), None, sizes)
+    assert captured.passes[0].notes == (
+        "dimension 0 of 'x' was to stay open, and the model fixes it at 4",
+        "open sizes: dimension 1 of 'x' from 0",
+    )
+
+
+def test_an_open_dimension_without_elements_needs_another_example() -> None:
+    with pytest.raises(WrongInputs, match=r"dimension 0 .*'x'.* has no elements"):
+        planner.capture(Block().eval(), (torch.randn(0, 7, 8),), None, open_sizes("x"))
+
+
+def test_open_sizes_of_another_form_than_the_call_are_refused() -> None:
+    with pytest.raises(WrongInputs, match=r"dynamic_shapes does not have the form of the inputs"):
+        planner.capture(Block().eval(), (torch.randn(2, 7, 8),), None, open_sizes("y"))
 
 
 def test_a_fixed_batch_of_one_refuses_others() -> None:
