@@ -9,7 +9,7 @@ where Inductor would drop it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from fusion_kernels.evaluate import evaluate
-from fusion_kernels.ir import Input, Region
+from fusion_kernels.ir import Input, Region, memory_order
 
 Run = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -41,7 +41,8 @@ class CpuRegion:
 
 
 def compile_region(region: Region, reuse: int | None = None) -> CpuRegion:
-    """Compile `region` for CPU, its leading size left open; eager where Inductor cannot.
+    """Compile `region` for CPU, its leading size left open, and those of its `open_dims`; eager
+    where Inductor cannot.
 
     With `reuse` the only output overwrites that input (of the output's shape and dtype) and is it.
     """
@@ -58,7 +59,8 @@ def compile_region(region: Region, reuse: int | None = None) -> CpuRegion:
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            return CpuRegion(_compile(region, run_eager, reuse), "")
+            compile_one = _compile_open if region.open_dims else _compile
+            return CpuRegion(compile_one(region, run_eager, reuse), "")
     except Exception as error:
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
@@ -75,17 +77,10 @@ def _loses_casts() -> bool:
 
 
 def _compile(region: Region, run_eager: Run, reuse: int | None) -> Run:
-    from torch._inductor import config, standalone_compile
-
     leading = _leading_size(region)
     examples: list[Any] = [_example(_with_leading(item, region, leading)) for item in region.inputs]
     module = make_fx(run_eager, tracing_mode="symbolic")(*_with_open_leading_size(region, examples))
-    # Multiply-add in one rounding: a fifth faster on polynomials and no less exact. Inductor drops
-    # a cast to a narrower dtype and back unless it is told to keep it.
-    options: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}
-    options["emulate_precision_casts"] = any(item.op == "cast" for item in region.body)
-    with config.patch(options):
-        artifact: Any = standalone_compile(module, examples, dynamic_shapes="from_graph")
+    artifact = _artifact(region, module, examples)
     contiguous = all(example.is_contiguous() for example in examples)
     strides = tuple(example.stride() for example in examples)
 
@@ -103,6 +98,92 @@ def _compile(region: Region, run_eager: Run, reuse: int | None) -> Run:
         return (result,) if isinstance(result, torch.Tensor) else tuple(result)
 
     return run
+
+
+def _compile_open(region: Region, run_eager: Run, reuse: int | None) -> Run:
+    """One artifact for all sizes of the open dimensions. Strides follow the sizes, so each input
+    is taken as a contiguous one in the order that its dimensions have in memory.
+    """
+    orders = [_order(item) for item in region.inputs]
+    inverses = [tuple(order.index(d) for d in range(len(order))) for order in orders]
+    sizes, mode = _apart(region), FakeTensorMode(shape_env=ShapeEnv())
+    examples, fakes = [], []
+    for item, order in zip(region.inputs, orders, strict=True):
+        example, fake = _open_example(item, order, region, sizes, mode)
+        examples.append(example)
+        fakes.append(fake)
+
+    def traced(*dense: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return run_eager(*(t.permute(back) for t, back in zip(dense, inverses, strict=True)))
+
+    module = make_fx(traced, tracing_mode="symbolic")(*fakes)
+    artifact = _artifact(region, module, examples)
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        dense = [t.permute(order) for t, order in zip(tensors, orders, strict=True)]
+        if not all(t.numel() for t in dense):
+            return run_eager(*tensors)  # strides of an empty tensor do not follow its sizes
+        if reuse is not None and not dense[reuse].is_contiguous():
+            return run_eager(*tensors)
+        result = artifact(*[t.contiguous() for t in dense])
+        if reuse is not None:
+            return (tensors[reuse],)
+        return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+    return run
+
+
+def _order(item: Input) -> tuple[int, ...]:
+    """The input's own dimensions as they lie in memory."""
+    own = len(item.shape) - item.rank
+    return memory_order(item.shape[own:], item.stride[own:])
+
+
+def _open_example(
+    item: Input,
+    order: tuple[int, ...],
+    region: Region,
+    sizes: Mapping[int, int],
+    mode: FakeTensorMode,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A contiguous tensor of the input's dimensions in that order, and a fake one of which those
+    in `sizes` are symbols.
+    """
+    first = len(region.shape) - item.rank
+    dims = [first + d for d in order]
+    is_open = [dim in sizes and item.shape[dim] != 1 for dim in dims]
+    shape = [sizes[d] if free else item.shape[d] for d, free in zip(dims, is_open, strict=True)]
+    kinds = [DimDynamic.DUCK if free else DimDynamic.STATIC for free in is_open]
+    example = torch.ones(shape, dtype=getattr(torch, item.dtype))
+    context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
+    return example, mode.from_tensor(example, symbolic_context=context)
+
+
+def _apart(region: Region) -> dict[int, int]:
+    """A size for each open dimension that no other dimension has: where two sizes are equal
+    Inductor takes them for one.
+    """
+    leading = {0} if any(_leads(item, region) for item in region.inputs) else set()
+    found = dict.fromkeys(sorted(leading.union(region.open_dims)), 0)
+    taken = {size for item in region.inputs for size in item.shape}
+    for dim in found:
+        size = max(region.shape[dim], 2)
+        while size in taken:
+            size += 1
+        taken.add(size)
+        found[dim] = size
+    return found
+
+
+def _artifact(region: Region, module: Any, examples: list[Any]) -> Any:
+    from torch._inductor import config, standalone_compile
+
+    # Multiply-add in one rounding: a fifth faster on polynomials and no less exact. Inductor drops
+    # a cast to a narrower dtype and back unless it is told to keep it.
+    options: dict[str, Any] = {"cpp.enable_floating_point_contract_flag": "fast"}
+    options["emulate_precision_casts"] = any(item.op == "cast" for item in region.body)
+    with config.patch(options):
+        return standalone_compile(module, examples, dynamic_shapes="from_graph")
 
 
 def _leading_size(region: Region) -> int:
