@@ -17,6 +17,8 @@ from torch import Tensor
 
 _ALIGNMENT = 16
 """Triton compiles a variant for pointers that this many bytes divide."""
+_MOST = 512
+"""Launches of one kernel that are kept."""
 
 
 class RepeatedLaunch:
@@ -41,13 +43,22 @@ class RepeatedLaunch:
         launch = self._recorder.take()
         distinct = len({id(tensor) for tensor in tensors}) == len(tensors)
         if recorded is _UNSEEN and distinct and _aligned(tensors):
-            self._known[key] = _record(launch, tensors, result)
+            keep(self._known, key, _record(launch, tensors, result))
         return result
 
     def recorded(self, *tensors: Tensor) -> Recorded | None:
         """The launch kept for inputs like these, None when there is none to repeat."""
         found = self._known.get(_key(tensors))
         return found if isinstance(found, Recorded) else None
+
+
+def keep(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Put it into the dictionary, which forgets all when it has grown large: a server whose sizes
+    never repeat must not fill its memory with launches.
+    """
+    if len(known) >= _MOST:
+        known.clear()
+    known[key] = value
 
 
 _UNSEEN: Any = object()

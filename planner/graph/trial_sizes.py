@@ -39,7 +39,7 @@ def trial_calls(
 def _spread(found: OpenSizes, own: Sizes) -> list[dict[sympy.Symbol, int]]:
     lowest = {s: _within(found, s, 0) for s in found.ranges}
     one = {s: _within(found, s, 1) for s in found.ranges}
-    less = {s: _within(found, s, (own[s] - 1) | 1) for s in found.ranges}
+    less = {s: _within(found, s, own[s] - 1 - own[s] % 2) for s in found.ranges}
     more = {s: _within(found, s, own[s] + own[s] // 2 + 1) for s in found.ranges}
     alone = [{**own, s: one[s]} for s in found.ranges] if len(found.ranges) > 1 else []
     return [less, more, *alone, one, lowest]
