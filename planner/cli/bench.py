@@ -14,6 +14,7 @@ def add(verbs: options.Verbs) -> None:
         "time eager, torch.compile, the captured program and the fused one in turn in one process"
     )
     verb = options.add_verb(verbs, "bench", what, _run)
+    options.add_dynamic(verb)
     options.add_no_compile(verb)
     options.add_model(verb)
 
@@ -23,12 +24,14 @@ def _run(args: argparse.Namespace) -> int:
 
     with session(args) as run:
         from planner import pipeline
+        from planner.sources.open_sizes import dynamic_shapes_of
 
         subject = run.subject
         report = pipeline.bench(
             subject.module,
             subject.args,
             subject.kwargs,
+            dynamic_shapes_of(subject.module, subject.args, subject.kwargs, args.dynamic),
             name=subject.name,
             device=args.device,
             out=args.out,

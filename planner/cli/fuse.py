@@ -26,6 +26,7 @@ def add(verbs: options.Verbs) -> None:
         metavar="FILE.pt2",
         help="write what came out to one file that planner.load reads; replaced with --force",
     )
+    options.add_dynamic(verb)
     options.add_no_compile(verb)
     options.add_backends(verb)
     options.add_model(verb)
@@ -41,12 +42,14 @@ def _run(args: argparse.Namespace) -> int:
     backends = options.backends(args)
     with session(args, backends=backends) as run:
         from planner import pipeline
+        from planner.sources.open_sizes import dynamic_shapes_of
 
         subject = run.subject
         fused = pipeline.fuse(
             subject.module,
             subject.args,
             subject.kwargs,
+            dynamic_shapes_of(subject.module, subject.args, subject.kwargs, args.dynamic),
             name=subject.name,
             device=args.device,
             out=args.out,

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from planner.errors import FuseplanError
 from planner.sources.load import KNOWN_FORMS
-from planner.sources.options import DTYPES, MASKS, SourceOptions, parse_input, parse_setting
+from planner.sources.options import (
+    DTYPES,
+    MASKS,
+    SourceOptions,
+    parse_input,
+    parse_open,
+    parse_setting,
+)
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -115,6 +122,20 @@ def add_backends(verb: argparse.ArgumentParser) -> None:
         action="append",
         metavar="B",
         help=f"judge coverage by B; may be repeated (default: {' '.join(DEFAULT_BACKENDS)})",
+    )
+
+
+def add_dynamic(verb: argparse.ArgumentParser) -> None:
+    """`--dynamic`, repeated: sizes that one program is to serve."""
+    verb.add_argument(
+        "--dynamic",
+        type=_typed(parse_open),
+        action="append",
+        default=[],
+        metavar="SIZE[=MIN:MAX]",
+        help="leave a size open, so that one program serves all in the range: batch=0:64 (dimension"
+        " 0 of every input), seq=1:512 (dimension 1), or one dimension by input and number, as in "
+        "pixel_values.2=32:512; other sizes run the original; may be repeated",
     )
 
 

@@ -23,6 +23,9 @@ _INPUT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[\d,\s]*)
 _SETTING = re.compile(r"(?P<key>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)=(?P<value>.*)", re.DOTALL)
 
 
+_OPEN = re.compile(r"(?P<name>[A-Za-z_]\w*)(\.(?P<dim>\d+))?(=(?P<least>\d*):(?P<most>\d*))?")
+
+
 class BadOption(FuseplanError):
     """An option's text does not have the form it should."""
 
@@ -34,6 +37,21 @@ class InputSpec:
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSize:
+    """A size that stays open: dimension `dim` of one input, or, without it, "batch" or "seq" of
+    all. `most` None is no upper end.
+    """
+
+    name: str
+    dim: int | None
+    least: int
+    most: int | None
+
+    def __str__(self) -> str:
+        return self.name if self.dim is None else f"{self.name}.{self.dim}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,27 @@ def parse_input(text: str) -> InputSpec:
     if "" in sizes:
         raise BadOption(f"'{text}': a size is missing between the commas.")
     return InputSpec(found["name"], found["dtype"], tuple(map(int, sizes)))
+
+
+def parse_open(text: str) -> OpenSize:
+    """`batch=0:64`, `seq`, `pixel_values.2=32:224` as an `OpenSize`; either end may be left out.
+
+    Raises `BadOption` for another form, a name that stands for no dimension, or a range without
+    two sizes in it.
+    """
+    found = _OPEN.fullmatch(text.strip())
+    if found is None:
+        raise BadOption(f"'{text}': write it as name=least:most, as in batch=0:64 or ids.1=1:512.")
+    dim = None if found["dim"] is None else int(found["dim"])
+    if dim is None and found["name"] not in ("batch", "seq"):
+        raise BadOption(
+            f"'{text}': say which dimension of {found['name']}, as in {found['name']}.0; only "
+            "batch and seq stand for one by themselves."
+        )
+    least, most = int(found["least"] or 0), int(found["most"]) if found["most"] else None
+    if most is not None and most <= max(least, 1):
+        raise BadOption(f"'{text}': the range should go up to 2 at least, and from less to more.")
+    return OpenSize(found["name"], dim, least, most)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
