@@ -67,19 +67,21 @@ def _unify_product(
     wanted, unknown = attempt.spelling.products[pattern]
     # Operators first: they fit in fewer places than parameters, which take anything.
     factors = sorted(wanted.factors, key=lambda factor: factor.op == "placeholder")
-    for product in splittings(node, len(factors)):
-        if len(product.factors) == len(factors):
-            inner = replace(state, passed=(*state.passed, *product.nodes))
-            for found in _assign(factors, product.factors, node, inner, attempt):
-                number = product.number / wanted.number
-                if unknown is not None:
-                    value = number if unknown[1] > 0 else 1.0 / number
-                    yield from _bind_number(unknown[0], value, node, found, attempt)
-                elif _same_number(number, 1.0):
-                    yield replace(found, fitting=found.fitting + 1)
-                else:
-                    is_and_needs = f"is {product.number:.8g}, the rule needs {wanted.number:.8g}"
-                    attempt.fail(found, f"the constant {is_and_needs}", node)
+    fitting = [p for p in splittings(node, len(factors)) if len(p.factors) == len(factors)]
+    if not fitting:
+        attempt.fail(state, f"needs a product of {len(factors)} factors here", node)
+    for product in fitting:
+        inner = replace(state, passed=(*state.passed, *product.nodes))
+        for found in _assign(factors, product.factors, node, inner, attempt):
+            number = product.number / wanted.number
+            if unknown is not None:
+                value = number if unknown[1] > 0 else 1.0 / number
+                yield from _bind_number(unknown[0], value, node, found, attempt)
+            elif _same_number(number, 1.0):
+                yield replace(found, fitting=found.fitting + 1)
+            else:
+                is_and_needs = f"is {product.number:.8g}, the rule needs {wanted.number:.8g}"
+                attempt.fail(found, f"the constant {is_and_needs}", node)
 
 
 def _assign(
