@@ -44,28 +44,35 @@ class Unified:
 class Attempt:
     """One try of one spelling at one place, with the failure that came furthest.
 
-    `depth` and `fitted` count the operators and arguments that fit where the reason was found.
+    `depth` and `fitted` count the operators and arguments that fit where the reason was found,
+    `reached` holds those operators in the graph.
     """
 
     variant: Variant
     spelling: Spelling
     depth: int = -1
     fitted: int = 0
+    by_number: bool = False
     reason: str = ""
     node: str = ""
+    reached: frozenset[fx.Node] = frozenset()
 
-    def fail(self, state: Unified, reason: str, node: Any) -> None:
-        if (len(state.operators), state.fitting) > (self.depth, self.fitted):
-            self.depth, self.fitted, self.reason = len(state.operators), state.fitting, reason
+    def fail(self, state: Unified, reason: str, node: Any, *, by_number: bool = False) -> None:
+        """A wrong number is nearer to a match than anything else that does not fit."""
+        found = (len(state.operators), by_number, state.fitting)
+        if found > (self.depth, self.by_number, self.fitted):
+            self.depth, self.by_number, self.fitted = found
+            self.reason, self.reached = reason, frozenset(state.nodes)
             self.node = node.name if isinstance(node, fx.Node) else ""
 
     def refuse(self, state: Unified, reason: str, node: fx.Node) -> None:
         """All of the pattern fits, and the rule says no. The first refusal stands."""
-        if (self.spelling.size, state.fitting) > (self.depth, self.fitted):
-            self.depth, self.fitted = self.spelling.size, state.fitting
-            self.reason, self.node = reason, node.name
+        found = (self.spelling.size, True, state.fitting)
+        if found > (self.depth, self.by_number, self.fitted):
+            self.depth, self.by_number, self.fitted = found
+            self.reason, self.reached, self.node = reason, frozenset(), node.name
 
     @property
-    def lacking(self) -> tuple[int, int]:
+    def lacking(self) -> tuple[int, bool, int]:
         """Small for the try that was nearest to a match: the operators it missed come first."""
-        return self.spelling.size - self.depth, -self.fitted
+        return self.spelling.size - self.depth, not self.by_number, -self.fitted

@@ -37,7 +37,12 @@ def match_rules(
                 missed[node] = (rule, found)
     order = {node: index for index, node in enumerate(graph.nodes)}
     matches.sort(key=lambda match: order[match.root])
-    near = {root: item for root, item in missed.items() if root not in taken}
+    # What lies in a match, or only reaches beyond one, is no place of its own.
+    near = {
+        root: item
+        for root, item in missed.items()
+        if root not in taken and taken.isdisjoint(item[1].reached)
+    }
     return tuple(matches), tuple(_mismatch(root, *item) for root, item in near.items())
 
 

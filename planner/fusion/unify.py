@@ -81,7 +81,7 @@ def _unify_product(
                 yield replace(found, fitting=found.fitting + 1)
             else:
                 is_and_needs = f"is {product.number:.8g}, the rule needs {wanted.number:.8g}"
-                attempt.fail(found, f"the constant {is_and_needs}", node)
+                attempt.fail(found, f"the constant {is_and_needs}", node, by_number=True)
 
 
 def _assign(
@@ -138,7 +138,9 @@ def _unify_argument(
     elif wanted == given or _same_number(wanted, given):
         yield state
     else:
-        attempt.fail(state, f"{name} is {given}, the rule needs {wanted}", node)
+        by_number = is_number(wanted) and is_number(given)
+        reason = f"{name} is {given}, the rule needs {wanted}"
+        attempt.fail(state, reason, node, by_number=by_number)
 
 
 def _unify_each(
@@ -191,7 +193,8 @@ def _bind_number(
     elif state.bindings[name] == value or _same_number(state.bindings[name], value):
         yield state
     else:
-        attempt.fail(state, f"{name} is both {state.bindings[name]:.8g} and {value:.8g}", reader)
+        known = state.bindings[name]
+        attempt.fail(state, f"{name} is both {known:.8g} and {value:.8g}", reader, by_number=True)
 
 
 def _same_number(one: Any, other: Any) -> bool:
