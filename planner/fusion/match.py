@@ -62,7 +62,7 @@ def _match_at(rule: FusionRule, node: fx.Node, taken: set[fx.Node]) -> Match | A
                 attempt.refuse(state, reason, node)
             if best is None or attempt.lacking < best.lacking:
                 best = attempt
-    if best is None or not best.reason or best.depth < max(2, best.spelling.size / 2):
+    if best is None or not best.reason or best.depth < max(2, (best.spelling.size + 1) / 2):
         return None
     return best
 

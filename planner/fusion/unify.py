@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from fusion_kernels.rule import Variant
+from planner.counted import counted
 from planner.fusion.attempt import Attempt, Unified
 from planner.fusion.patterns import parameter_of
 from planner.fusion.products import is_number, is_product, splittings, through_casts
@@ -69,7 +70,7 @@ def _unify_product(
     factors = sorted(wanted.factors, key=lambda factor: factor.op == "placeholder")
     fitting = [p for p in splittings(node, len(factors)) if len(p.factors) == len(factors)]
     if not fitting:
-        attempt.fail(state, f"needs a product of {len(factors)} factors here", node)
+        attempt.fail(state, f"needs {counted(len(factors), 'factor')} here", node)
     for product in fitting:
         inner = replace(state, passed=(*state.passed, *product.nodes))
         for found in _assign(factors, product.factors, node, inner, attempt):

@@ -1,6 +1,6 @@
 """relu_squared: one kernel instead of one operator.
 
-rule       written_activation
+rule       relu_squared
 module     encoder.layer.0.output
 source     model.py:42  return self.norm(self.dense(hidden) + residual)
 traffic    5 -> 3 passes over the tensor
