@@ -284,7 +284,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default=",".join(MODELS))
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--tiny", action="store_true", help="tiny configurations")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="seconds for this run")
     parser.add_argument("--model-s", type=float, default=150.0, help="seconds for one model")

@@ -215,7 +215,7 @@ def test_a_wrong_way_is_not_raced_and_the_other_is_used(
 def test_a_kernel_that_is_wrong_is_never_raced_nor_kept(
     monkeypatch: pytest.MonkeyPatch, x: Tensor, tmp_path: Path
 ) -> None:
-    def verify(lowered: Any, operator: Any, *_: Any) -> tuple[NumericsRow, ...]:
+    def verify(_: Any, operator: Any, *__: Any) -> tuple[NumericsRow, ...]:
         good = NumericsRow(operator.name, "float32", 0.0, 0.0, 1e-5, True, "row", "one row")
         bad = NumericsRow(operator.name, "float32", 1.0, 0.0, 1e-5, False, "element", "nan")
         return good, bad
