@@ -6,7 +6,6 @@ Each stage is a function elsewhere; this is the only file that knows what follow
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,10 +19,10 @@ from fusion_kernels.rule import Stage
 from planner.bench import FUSED, NORMALIZED, Race, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
+from planner.fusable_time import fusable_time
 from planner.fusion.module import FusedModule, Packable
-from planner.fusion.open_places import in_graph
 from planner.fusion.plan import FusionPlan, make_plan
-from planner.fusion.rewrite import replace_regions
+from planner.fusion.put_in import put_in
 from planner.graph.export import capture as export
 from planner.graph.export import second_program
 from planner.graph.op_graph import OpGraph, OpKey
@@ -37,7 +36,7 @@ from planner.passes.runner import Pass, run_passes
 from planner.placement import device_of
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
-from planner.progress import SILENT, Progress
+from planner.progress import SILENT, Progress, Timed
 from planner.rank import op_ids
 from planner.rank import rank as rank_operators
 from planner.report.model import (
@@ -176,6 +175,7 @@ def fuse(
     to `out` (default: a temporary folder). Raises as `audit`.
     """
     require_tables(backends)
+    progress = timed = Timed(progress)
     work = _begin(module, args, kwargs, dynamic_shapes, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
     with progress.stage("rewrite"):
@@ -210,6 +210,7 @@ def fuse(
     # Fresh: what ran for the figures above has counted in its buffers.
     returned = _bound(work, programs.get(outcome.result))
     outcome = replace(outcome, extra_weight_bytes=returned.extra_weight_bytes)
+    kept = op_graph(clean) if outcome.result in programs else None
     report = report_of(
         replace(work, passes=(*work.passes, *passes)),
         coverage=coverage,
@@ -217,6 +218,8 @@ def fuse(
         numerics=(*plan.numerics, *numerics),
         benchmark=raced.benchmark,
         outcome=outcome,
+        fusable=fusable_time(work.profile, work.graph, kept, plan),
+        stages=timed.rows,
     )
     returned.report, returned.plan = report, plan
     returned.packable = _packable(programs, outcome, unsound)
@@ -241,7 +244,7 @@ def _planned(
     passes += _fusion_passes(
         work,
         program,
-        ("fuse", _rewriter(plan)),
+        ("fuse", put_in(plan)),
         ("merge_linear_bias", merge_linear_bias),
         ("reuse_buffers", reuse_buffers),
     )
@@ -314,21 +317,6 @@ def _fusion_passes(
     graphs = work.out / "graphs" if work.out else None
     already = {"split_linear_bias": 0, "fuse": 1}[passes[0][0]]
     return run_passes(program, passes, graphs, len(work.passes) + already)
-
-
-def _rewriter(plan: FusionPlan) -> Pass:
-    """The pass that puts the chosen kernels into the graph."""
-
-    def fuse_regions(program: ExportedProgram) -> tuple[str, ...]:
-        chosen = [
-            (in_graph(program.graph, fusion.candidate.lowered), fusion.operator.overload)
-            for fusion in plan.chosen
-        ]
-        replace_regions(program.graph, chosen)
-        names = Counter(fusion.operator.name for fusion in plan.chosen)
-        return tuple(f"{count} x {name}" for name, count in sorted(names.items()))
-
-    return fuse_regions
 
 
 def _twin(work: Work) -> nn.Module:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fusion_kernels.tolerances import MIN_DRAWS, ModelDraw, judge_draws, measure_draw
 from planner.draws import draw_like
-from planner.fusion.subgraph import run_in_float64
+from planner.fusion.subgraph import run_in_float64, widened
 from planner.graph.open_ends import lifted
 from planner.graph.open_sizes import open_sizes
 from planner.graph.trial_sizes import trial_calls
@@ -40,7 +40,8 @@ def verify_whole(
     Every draw starts from the buffers and the random state that `eager` has now; both modules are
     left with them. Outputs that are no tensors are not compared.
     """
-    weights = lifted(program, eager)
+    # Once for all draws: a functional program writes to none of them.
+    weights = [widened(tensor) for tensor in lifted(program, eager)]
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
 
     def exact(draw: Any) -> list[Tensor]:

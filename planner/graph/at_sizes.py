@@ -9,9 +9,14 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from planner.graph.export import second_program
-from planner.graph.open_sizes import Sizes, evaluated
+from planner.graph.open_sizes import OpenSizes, Sizes, evaluated
+
+# Factors of the example's sizes for the second lowering: it keeps what divides them, and no two
+# sizes are equal that were not the same one.
+_FACTORS = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167, 173, 179)
 
 
 def at_sizes(program: ExportedProgram, sizes: Sizes) -> ExportedProgram:
@@ -33,6 +38,22 @@ def at_sizes(program: ExportedProgram, sizes: Sizes) -> ExportedProgram:
             fixed.graph.erase_node(node)
     fixed.graph_module.recompile()
     return fixed
+
+
+def two_sizes(program: ExportedProgram, found: OpenSizes) -> tuple[Sizes, Sizes]:
+    """The open sizes of the example, and others that tell them apart from one another and from
+    fixed ones.
+    """
+    args, kwargs = program.example_inputs or ((), {})
+    own = found.sizes_of(pytree.tree_leaves((args, kwargs)))
+    assert not isinstance(own, str), own
+    factors = [_FACTORS[n % len(_FACTORS)] ** (1 + n // len(_FACTORS)) for n in range(len(own))]
+    return own, {symbol: own[symbol] * n for symbol, n in zip(own, factors, strict=True)}
+
+
+def by_name(graph: fx.Graph) -> dict[str, fx.Node]:
+    """The nodes of a graph by their names."""
+    return {node.name: node for node in graph.nodes}
 
 
 def _number(node: fx.Node) -> Any:

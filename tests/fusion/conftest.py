@@ -21,7 +21,7 @@ from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate
 from planner.fusion.match import match_rules
 from planner.fusion.module import FusedModule
-from planner.fusion.open_places import in_graph
+from planner.fusion.open_graph import in_program
 from planner.fusion.plan import find_places, write_kernel
 from planner.fusion.regions import RegionPlan, find_regions
 from planner.fusion.rewrite import replace_regions
@@ -135,7 +135,7 @@ def fuse_all(tmp_path: Path) -> Callable[..., Fused]:
         for ways in places:
             one = ways[min(way, len(ways) - 1)]
             operator = define(one.source, write_kernel(one.source, tmp_path))
-            chosen.append((in_graph(program.graph, one.lowered), operator.overload))
+            chosen.append((in_program(program, one), operator.overload))
 
         def fuse_regions(program: torch.export.ExportedProgram) -> tuple[str, ...]:
             replace_regions(program.graph, chosen)
