@@ -34,6 +34,7 @@ from planner.artifact.weights import tensor_at, weights_of
 from planner.environment import fuseplan_version
 from planner.fusion.call import signature_of
 from planner.fusion.expected import describe, dtype_name, is_plain
+from planner.graph.open_sizes import open_sizes
 from planner.report.io import to_json
 from planner.whole_file import replacing
 
@@ -54,6 +55,7 @@ def save(module: FusedModule, path: str | os.PathLike[str], *, force: bool = Fal
     refused = module.packable.reason or module.refused_state()
     if program is None or refused:
         raise NotSaved(f"This module cannot be saved: {refused}.")
+    _require_plain_ranges(program)
     twin: nn.Module = module._twin
     weights = weights_of(twin, _buffers_outside_the_state(program.graph_signature))
     _require_captured_weights(twin, program)
@@ -158,6 +160,17 @@ def _require_captured_weights(twin: nn.Module, program: ExportedProgram) -> None
                     f"{dtype_name(captured.dtype)}{list(captured.shape)} on {captured.device}. "
                     "Fuse the model as it is now, and save that."
                 )
+
+
+def _require_plain_ranges(program: ExportedProgram) -> None:
+    """Of what ties open sizes to one another a file holds ranges and equalities alone."""
+    found = open_sizes(program)
+    if found is not None and found.conditions:
+        raise NotSaved(
+            "This module cannot be saved: a file holds ranges of open sizes, and these depend on one "
+            f"another ({found.conditions_in_words()}). Leave fewer open in dynamic_shapes, fuse "
+            "again, and save that."
+        )
 
 
 def _require_plain(name: str, value: Any) -> None:

@@ -68,6 +68,10 @@ class OpenSizes:
                         return reason
         return self._derived(derived, found) or self._broken(found) or found
 
+    def conditions_in_words(self) -> str:
+        """All conditions, of dimensions by name."""
+        return ", ".join(map(self._named, self.conditions))
+
     def _derived(
         self, derived: Sequence[tuple[Size, int, str]], found: dict[sympy.Symbol, int]
     ) -> str:
