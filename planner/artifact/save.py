@@ -167,9 +167,9 @@ def _require_plain_ranges(program: ExportedProgram) -> None:
     found = open_sizes(program)
     if found is not None and found.conditions:
         raise NotSaved(
-            "This module cannot be saved: a file holds ranges of open sizes, and these depend on one "
-            f"another ({found.conditions_in_words()}). Leave fewer open in dynamic_shapes, fuse "
-            "again, and save that."
+            "This module cannot be saved: a file holds ranges of open sizes, and these depend on "
+            f"one another ({found.conditions_in_words()}). Leave fewer open in dynamic_shapes, "
+            "fuse again, and save that."
         )
 
 

@@ -31,8 +31,10 @@ def _run(args: argparse.Namespace) -> int:
             subject.module,
             subject.args,
             subject.kwargs,
-            dynamic_shapes_of(subject.module, subject.args, subject.kwargs, args.dynamic),
             name=subject.name,
+            dynamic_shapes=dynamic_shapes_of(
+                subject.module, subject.args, subject.kwargs, args.dynamic
+            ),
             device=args.device,
             out=args.out,
             compile_peer=args.compile_peer,

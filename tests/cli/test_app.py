@@ -68,6 +68,24 @@ def test_fuse_options(model: str, pipeline: Any) -> None:
     assert tuple(second[name] for name in names) == (None, True, 0, None)
 
 
+@pytest.mark.parametrize("verb", ["fuse", "bench"])
+def test_open_sizes_reach_the_pipeline(verb: str, model: str, pipeline: Any) -> None:
+    main([verb, model, "--dynamic", "batch=0:8"])
+    main([verb, model])
+    first, second = (kwargs["dynamic_shapes"] for _, _, kwargs in pipeline.calls)
+    (spec,) = first.values()
+    assert (spec[0].min, spec[0].max) == (0, 8)
+    assert second is None
+
+
+def test_an_open_size_that_no_input_has_is_refused(
+    model: str, pipeline: Any, capsys: Captured
+) -> None:
+    assert main(["fuse", model, "--dynamic", "tokens.0"]) == 2
+    assert "'tokens' is no tensor input" in capsys.readouterr().err
+    assert pipeline.calls == []
+
+
 def test_fuse_saves_what_came_out(model: str, pipeline: Any, capsys: Captured) -> None:
     assert main(["fuse", model, "--save", "m.pt2"]) == main(["fuse", model])
     assert pipeline.saved == [(Path("m.pt2"), False)]
