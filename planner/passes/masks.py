@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
+from planner.passes.affine import Values, affine_values
 from planner.passes.aliasing import keeps_apart
 from planner.passes.known_values import constant_nodes, evaluate, stored_constants
-from planner.passes.noops import same_meta
+from planner.passes.noops import same_meta, same_sizes
 
 aten = torch.ops.aten
 
@@ -36,15 +37,17 @@ def simplify_masks(program: ExportedProgram) -> tuple[str, ...]:
     of `and`; turn exactly causal ones into `is_causal`.
 
     Proof is evaluation: the mask depends on nothing but the graph, and every element is looked at.
+    Where sizes are open it is arithmetic: what the mask is made of follows from its indices alone.
     """
     notes: list[str] = []
     known = _known_values(program)
+    by_index = affine_values(program.graph)
     for node in list(program.graph.nodes):
         if node.target in _AND:
-            notes += _simplify_and(program.graph, node, known)
+            notes += _simplify_and(program.graph, node, known, by_index)
     attention = [node for node in program.graph.nodes if node.target is _ATTENTION]
-    dropped = sum(_drop_mask(node, known) for node in attention)
-    causal = sum(_make_causal(node, known) for node in attention)
+    dropped = sum(_drop_mask(node, known, by_index) for node in attention)
+    causal = sum(_make_causal(node, known, by_index) for node in attention)
     if dropped:
         notes.append(f"{dropped} attention masks dropped: constant and all true")
     if causal:
@@ -79,32 +82,54 @@ def _masks_nothing(value: Tensor | None) -> bool:
     return bool(value.all()) if value.dtype is torch.bool else not bool(value.any())
 
 
-def _drop_mask(node: fx.Node, known: _Known) -> bool:
-    if len(node.args) <= _MASK_POSITION or not _masks_nothing(known(node.args[_MASK_POSITION])):
+def _always_true(node: Any, by_index: Values) -> bool:
+    found = by_index.get(node) if isinstance(node, fx.Node) else None
+    return found is not None and found.is_condition and found.constant == 1
+
+
+def _drop_mask(node: fx.Node, known: _Known, by_index: Values) -> bool:
+    if len(node.args) <= _MASK_POSITION:
+        return False
+    mask = node.args[_MASK_POSITION]
+    if not _always_true(mask, by_index) and not _masks_nothing(known(mask)):
         return False
     node.update_arg(_MASK_POSITION, None)
     return True
 
 
-def _make_causal(node: fx.Node, known: _Known) -> bool:
+def _make_causal(node: fx.Node, known: _Known, by_index: Values) -> bool:
     """A constant boolean mask that is the lower triangle of a square is what is_causal means."""
     if len(node.args) <= _MASK_POSITION or any(node.args[_MASK_POSITION + 1 :]):
         return False
-    value = known(node.args[_MASK_POSITION])
-    if value is None or value.dtype is not torch.bool or value.ndim < 2:
-        return False
-    rows, columns = value.shape[-2:]
-    if rows != columns or not torch.equal(value, torch.ones_like(value).tril()):
+    mask = node.args[_MASK_POSITION]
+    if not _is_triangle(mask, by_index) and not _is_lower_triangle(known(mask)):
         return False
     node.args = (*node.args[:_MASK_POSITION], None, 0.0, True)
     return True
 
 
-def _simplify_and(graph: fx.Graph, node: fx.Node, known: _Known) -> list[str]:
+def _is_triangle(mask: Any, by_index: Values) -> bool:
+    """Of a square, whatever its size."""
+    found = by_index.get(mask) if isinstance(mask, fx.Node) else None
+    if found is None or not found.is_causal:
+        return False
+    rows, columns = mask.meta["val"].shape[-2:]
+    return same_sizes((rows,), (columns,))
+
+
+def _is_lower_triangle(value: Tensor | None) -> bool:
+    if value is None or value.dtype is not torch.bool or value.ndim < 2:
+        return False
+    rows, columns = value.shape[-2:]
+    return bool(rows == columns) and torch.equal(value, torch.ones_like(value).tril())
+
+
+def _simplify_and(graph: fx.Graph, node: fx.Node, known: _Known, by_index: Values) -> list[str]:
     """x & true is x; only for booleans, and only where no one can tell x from a fresh tensor."""
     for index in (0, 1):
         value, other = known(node.args[index]), node.args[1 - index]
-        if value is None or value.dtype is not torch.bool or not bool(value.all()):
+        true = value is not None and value.dtype is torch.bool and bool(value.all())
+        if not true and not _always_true(node.args[index], by_index):
             continue
         if not isinstance(other, fx.Node) or other.meta["val"].dtype is not torch.bool:
             continue
