@@ -63,12 +63,14 @@ class Builder:
         stride: Sequence[int],
         rank: int,
         window: Window | None = None,
+        *,
+        table: bool = False,
     ) -> str:
         """Declare a tensor the region reads (see `Input`); returns its name."""
         if dtype not in _SUPPORTED:
             raise NotLowered(f"{dtype} tensors have no kernel expression")
         name = self._fresh(hint)
-        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank, window))
+        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank, window, table))
         self._dtypes[name] = "float32" if dtype in FLOATING else dtype
         return name
 
@@ -127,6 +129,10 @@ class Builder:
         for value, end in pieces:
             args += [self._converted(value, dtype), end]
         return self._append("cat", tuple(args), dtype, "")
+
+    def gather(self, table: str, index: str) -> str:
+        """The table's element at the position in `index`."""
+        return self._append("gather", (table, index), self._dtypes[table], "")
 
     def copy(self, value: Operand) -> str:
         """A value that is itself: nothing to compute."""

@@ -69,7 +69,8 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
     """
     values: dict[str, Any] = {}
     for item, tensor in zip(region.inputs, tensors, strict=True):
-        values[item.name] = tensor.float() if item.dtype in FLOATING else tensor
+        widened = item.dtype in FLOATING and not item.table
+        values[item.name] = tensor.float() if widened else tensor
     shape = region_shape(region, tensors)
     row = shape[len(shape) - region.row_rank :] if region.row_rank else ()
     for statement in region.body:
@@ -84,7 +85,7 @@ def region_shape(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[int, 
     """What the region runs over for these tensors; where it is cut into pieces, as captured."""
     shapes = []
     for item, tensor in zip(region.inputs, tensors, strict=True):
-        shape = list(tensor.shape)
+        shape = list(tensor.shape[:-1] if item.table else tensor.shape)
         if item.window is not None:
             shape[item.window.dim] = region.shape[item.window.dim]
         shapes.append(shape)
@@ -114,6 +115,8 @@ def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> 
     ]
     if statement.op in ROW_OPS:
         return _row_operation(statement.op, args, row)
+    if statement.op == "gather":
+        return _looked_up(args[0], args[1]).to(_DTYPES[statement.dtype])
     if statement.op == "full":
         device = next(iter(values.values())).device
         return torch.full((), args[0], dtype=_DTYPES[statement.dtype], device=device)
@@ -123,6 +126,12 @@ def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> 
         return _odd_rational(RATIONALS[statement.op], args[0])
     result = _OPERATIONS[statement.op](*_as_tensors(statement, args))
     return result.to(_DTYPES[statement.dtype])
+
+
+def _looked_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    shape = torch.broadcast_shapes(table.shape[:-1], index.shape)
+    positions = index.long().expand(shape).unsqueeze(-1)
+    return torch.gather(table.expand(*shape, table.shape[-1]), -1, positions).squeeze(-1)
 
 
 def _concatenated(

@@ -13,6 +13,9 @@ out by the lowering.
 region, counted from the last: `a` from `start` to the first `end`, and so on. What a piece is made
 of stands in that window alone, and inputs of it say so.
 
+`gather(table, index)` reads an input along its last dimension, which is none of the region's, at
+the position that `index` holds; a position outside of the table gives NaN, or 0.
+
 The IR says nothing of blocks, warps or devices; `emit` decides those.
 """
 
@@ -77,6 +80,7 @@ FUNCTIONS = (
     "where",
     "cast",
     "cat",
+    "gather",
     "full",
     "exp2",
     "log2",
@@ -105,7 +109,7 @@ class Input:
     """A tensor the region reads. `shape` has the region's rank, 1 where the tensor broadcasts;
     `stride` counts elements, 0 where it broadcasts. `rank` is the tensor's own; the dimensions
     before it are padding. With a `window` it stands in that stretch alone, and its size there is
-    the window's.
+    the window's. A `table` has one dimension more, its last, along which it is looked up.
     """
 
     name: str
@@ -114,6 +118,7 @@ class Input:
     stride: tuple[int, ...]
     rank: int
     window: Window | None = None
+    table: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from fusion_kernels.tolerances import (
     check,
     check_ill_conditioned,
 )
+from planner.fusion.lookups import bound_of
 from planner.fusion.lowered import LoweredRegion
-from planner.fusion.reference import reference, sizes_with, takes_rows
+from planner.fusion.reference import LONGEST_TABLE, reference, sizes_with, takes_rows
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import run_in_float64
 from planner.report.model import NumericsRow
@@ -181,7 +182,9 @@ def _specs(lowered: LoweredRegion, leading: int | None) -> list[InputSpec]:
     for node in lowered.inputs:
         own, dtype = sizes_with(lowered, node, leading), node.meta["val"].dtype
         fixed = node.op == "placeholder" and len(own) <= max(lowered.region.row_rank, 1)
-        specs.append(InputSpec(own, dtype, fixed=fixed))
+        bound = bound_of(node)
+        bound = None if bound is None else min(bound, LONGEST_TABLE)
+        specs.append(InputSpec(own, dtype, bound, fixed or node in lowered.tables))
     return specs
 
 

@@ -56,7 +56,8 @@ def _prepare(region: Region, layout: Layout) -> list[str]:
         if layout.permuted:
             if item.rank < rank:
                 lines.append(f"    {name} = {name}[{', '.join(['None'] * (rank - item.rank))}]")
-            text += f".permute{layout.order}"
+            order = (*layout.order, rank) if item.table else layout.order
+            text += f".permute{order}"
         if layout.walks[name].dense:
             text += ".contiguous()"
         if text != name:
@@ -80,6 +81,8 @@ def _shape(region: Region, layout: Layout) -> list[str]:
 
 def _shape_of(item: Input, region: Region, layout: Layout) -> str:
     """An operand's shape; a piece is as long as the region is captured where it is cut."""
+    if item.table:
+        return f"{item.name}.shape[:-1]"
     if item.window is None or item.shape[item.window.dim] == 1:
         return f"{item.name}.shape"
     rank = len(layout.order)
@@ -161,9 +164,12 @@ def _strides(region: Region, layout: Layout) -> list[str]:
     operands: dict[str, Input | Output] = {item.name: item for item in region.inputs}
     operands |= dict(zip(output_names(region), region.outputs, strict=True))
     for name, item in operands.items():
+        is_table = isinstance(item, Input) and item.table
         for axis in strided_axes(layout.walks[name], len(layout.axes)):
             moving = [d for d in layout.axes[axis].dims if item.shape[layout.order[d]] != 1]
-            texts.append(f"{name}.stride({moving[-1] - rank})")
+            texts.append(f"{name}.stride({moving[-1] - rank - is_table})")
+        if is_table:
+            texts += [f"{name}.stride(-1)", f"{name}.shape[-1]"]
     return texts
 
 

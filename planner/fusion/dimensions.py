@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from fusion_kernels.builder import NotLowered
 from fusion_kernels.reductions import REDUCTIONS
 from planner.fusion.axes import Axis, join, leaves
+from planner.fusion.lookups import LOOKUPS, lookup_of
 from planner.graph.view import op_name
 
 CAT, STACK = "aten.cat.default", "aten.stack.default"
@@ -111,6 +112,8 @@ class Dimensions:
             self._axes[node] = self._reduced(node)
         elif name in (CAT, STACK):
             self._axes[node] = self._put_together(node, name == STACK)
+        elif name in LOOKUPS:
+            self._axes[node] = self._looked_up(node)
         else:
             self._axes[node] = self._broadcast(node, node.all_input_nodes)
 
@@ -191,6 +194,23 @@ class Dimensions:
                 pieces.append((source, part[0], found[dim][0], start, start + size))
             start += size
         return found
+
+    def _looked_up(self, node: fx.Node) -> list[list[Axis]]:
+        """The index takes the place of the table's dimension, or stands beside its others."""
+        found = lookup_of(node)
+        if found is None:
+            raise NotLowered("a lookup without an index")
+        table, index = list(self._own(found.table)), list(self._own(found.index))
+        if not found.elementwise:
+            return [*table[: found.dim], *index, *table[found.dim + 1 :]]
+        sizes, wanted = sizes_of(found.table), sizes_of(found.index)
+        for d, axes in enumerate(table):
+            if d == found.dim:
+                continue
+            if sizes[d] != wanted[d]:
+                raise NotLowered("a lookup in a part of the table")
+            join(axes, index[d])
+        return index
 
     def _broadcast(self, node: fx.Node, sources: Sequence[fx.Node]) -> list[list[Axis]]:
         """Aligned from the last dimension, those of one element broadcast."""

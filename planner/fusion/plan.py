@@ -19,6 +19,7 @@ from fusion_kernels.rule import Mismatch, Stage
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate, after, alternatives, before
+from planner.fusion.lookups import bound_of
 from planner.fusion.lower import input_hint
 from planner.fusion.match import match_rules
 from planner.fusion.regions import find_regions
@@ -294,7 +295,8 @@ def write_kernel(source: KernelSource, folder: Path) -> Path:
 
 def _inputs(subgraph: Subgraph, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     values = [node.meta["val"] for node in subgraph.inputs]
-    specs = [InputSpec(tuple(value.shape), value.dtype) for value in values]
+    bounds = [bound_of(node) for node in subgraph.inputs]
+    specs = [InputSpec(tuple(v.shape), v.dtype, b) for v, b in zip(values, bounds, strict=True)]
     drawn = draw_case(specs, CASES[0], seed, device=device)
     return tuple(_as_strided(tensor, value) for tensor, value in zip(drawn, values, strict=True))
 

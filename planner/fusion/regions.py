@@ -21,6 +21,7 @@ from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
 from planner.fusion.dimensions import CAT, STACK
+from planner.fusion.lookups import LOOKUPS
 from planner.fusion.lower import Hint, bound_hint, is_view, lower, without_last_views
 from planner.fusion.lowered import LoweredRegion
 from planner.graph.randomness import drawing_nodes
@@ -28,7 +29,7 @@ from planner.graph.view import op_name
 
 POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
 """What the automatic regions are called: those without and those with a reduction."""
-_FUSABLE = frozenset((*LOWERINGS, CAT, STACK))
+_FUSABLE = frozenset((*LOWERINGS, *LOOKUPS, CAT, STACK))
 _WORTH_ALONE = frozenset(name for name in REDUCTIONS if "norm." in name or "softmax" in name)
 """Operators for which eager passes over a row several times, or slowly once."""
 _MOST_INPUTS = 16

@@ -17,6 +17,7 @@ from fusion_kernels.library import FusedOperator
 from fusion_kernels.load import load_kernel
 from fusion_kernels.tolerances import check
 from planner.fusion.candidate import Candidate
+from planner.fusion.lookups import bound_of
 from planner.fusion.reference import reference
 from planner.fusion.subgraph import run_in_float64
 from planner.report.model import Trial
@@ -66,8 +67,9 @@ def tune(
 
 
 def _input_sets(candidate: Candidate, device: str, seed: int) -> list[tuple[torch.Tensor, ...]]:
-    values = [node.meta["val"] for node in candidate.lowered.inputs]
-    specs = [InputSpec(tuple(value.shape), value.dtype) for value in values]
+    nodes = candidate.lowered.inputs
+    values = [node.meta["val"] for node in nodes]
+    specs = [InputSpec(tuple(n.meta["val"].shape), n.meta["val"].dtype, bound_of(n)) for n in nodes]
     size = sum(value.numel() * value.element_size() for value in values)
     copies = 1 if size > _LARGE_BYTES else _COPIES
     return [draw_case(specs, CASES[0], seed + n, device=device) for n in range(copies)]
