@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.fusion.grouped_product import grouped_product
 from planner.graph.randomness import draws_numbers
 from planner.graph.view import CASTS, op_name
 
@@ -66,11 +67,12 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     numbers. Nothing else is rounded.
     """
     with torch.no_grad():
-        result: tuple[Any, ...] = _Float64(module).run(*map(_widened, values))
+        result: tuple[Any, ...] = _Float64(module).run(*map(widened, values))
     return result
 
 
-def _widened(value: Any) -> Any:
+def widened(value: Any) -> Any:
+    """A tensor as `run_in_float64` takes it; anything else as it is."""
     if isinstance(value, torch.Tensor) and value.is_complex():
         return value.to(torch.complex128)
     is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -103,11 +105,14 @@ class _Float64(fx.Interpreter):
             result = self._drawn(n)
         elif n.op == "call_function" and op_name(n) in _OWN_DEFAULTS:
             result = self._with_own_defaults(n)
+        elif n.op == "call_function" and op_name(n) == "aten._grouped_mm.default":
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            result = grouped_product(*args, **kwargs)
         else:
             result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in CASTS:
             result = result.to(n.meta["val"].dtype)
-        return _widened(result)
+        return widened(result)
 
     def _compared(self, n: fx.Node, dtype: torch.dtype) -> Any:
         given, _ = self.fetch_args_kwargs_from_env(n)
