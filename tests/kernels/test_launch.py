@@ -97,6 +97,23 @@ def test_operands_that_had_to_be_copied_are_never_repeated(module: SimpleNamespa
     assert module.kernel.slow == 2
 
 
+def test_what_lies_permuted_is_repeated_where_it_lies(module: SimpleNamespace) -> None:
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x, y = x.t(), y.t()
+        out = torch.empty(x.shape)
+        module.add_kernel[(3,)](x, y, out, x.numel(), BLOCK_SIZE=64, GROUP=16, num_warps=4)
+        return out.t()
+
+    module.add = add
+    run = repeated(module)
+    run(torch.zeros(8, 4).t(), torch.zeros(8, 4).t())
+    x, y = torch.randn(8, 4).t(), torch.randn(8, 4).t()
+    out = run(x, y)
+    assert module.kernel.slow == 1
+    assert torch.equal(out, x + y)
+    assert out.stride() == (1, 4)
+
+
 def test_an_unaligned_pointer_goes_through_the_launcher(module: SimpleNamespace) -> None:
     run = repeated(module)
     storage = torch.arange(33.0)
