@@ -109,6 +109,30 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, Any]], s
         _ids,
         {"rms_norm", "rope", "gated_activation"},
     ),
+    "mixtral": (
+        lambda: tf.MixtralForCausalLM(
+            tf.MixtralConfig(**TEXT, **GROUPED, num_local_experts=4, router_jitter_noise=0.0)
+        ),
+        _ids,
+        {"rms_norm", "rope"},
+    ),
+    "mamba2": (
+        lambda: tf.Mamba2ForCausalLM(
+            tf.Mamba2Config(
+                hidden_size=64,
+                num_hidden_layers=2,
+                num_heads=8,
+                head_dim=16,
+                state_size=16,
+                n_groups=1,
+                chunk_size=8,
+                vocab_size=128,
+                use_cache=False,
+            )
+        ),
+        _ids,
+        {"rms_norm"},
+    ),
     "t5": (_t5, lambda: {**_ids(), "decoder_input_ids": _ids()["input_ids"]}, {"rms_norm"}),
     "vit": (
         lambda: tf.ViTModel(tf.ViTConfig(**SIZES, **IMAGE)),
