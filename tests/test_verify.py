@@ -25,7 +25,7 @@ from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
 from planner.fusion import plan as planning
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.match import match_rules
 from planner.fusion.plan import make_plan, write_kernel
 from planner.fusion.regions import find_regions

@@ -30,17 +30,23 @@ class Subgraph:
     copies: Mapping[fx.Node, fx.Node]
 
 
-def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -> Subgraph:
-    """The nodes (in graph order) as a module; outputs are those read outside.
+def extract(
+    nodes: Sequence[fx.Node],
+    inputs: Sequence[fx.Node] | None = None,
+    outputs: Sequence[fx.Node] | None = None,
+) -> Subgraph:
+    """The nodes (in graph order) as a module.
 
-    `inputs` fixes the order of the arguments; by default it is the order of first use.
+    `inputs` fixes the order of the arguments, by default that of first use; `outputs` are by
+    default the nodes that others read.
     """
     inside = set(nodes)
     feeding = dict.fromkeys(
         source for node in nodes for source in node.all_input_nodes if source not in inside
     )
     ordered = tuple(inputs) if inputs is not None else tuple(feeding)
-    outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+    if outputs is None:
+        outputs = [node for node in nodes if any(user not in inside for user in node.users)]
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in ordered:
@@ -49,7 +55,7 @@ def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -
     for node in nodes:
         copies[node] = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(copies[node] for node in outputs))
-    return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, outputs, copies)
+    return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, tuple(outputs), copies)
 
 
 def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
