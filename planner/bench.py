@@ -19,7 +19,7 @@ Call = Callable[[], object]
 EAGER, COMPILED, NORMALIZED, FUSED = "eager", "compile_default", "normalized", "fused"
 
 _ROUNDS = 200
-_BUDGET_S = 30.0
+_BUDGET_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
