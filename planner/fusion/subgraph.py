@@ -96,6 +96,14 @@ _OWN_DEFAULTS: dict[str, Callable[[torch.dtype], dict[str, float]]] = {
 }
 
 
+# An operator may lay its float64 result out otherwise, as attention does, so that a view copies.
+_INSTEAD: dict[str, Callable[..., Any]] = {
+    "aten._grouped_mm.default": grouped_product,
+    "aten.view.default": torch.reshape,
+    "aten._unsafe_view.default": torch.reshape,
+}
+
+
 class _Float64(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         dtype = compared_dtype(n)
@@ -105,9 +113,9 @@ class _Float64(fx.Interpreter):
             result = self._drawn(n)
         elif n.op == "call_function" and op_name(n) in _OWN_DEFAULTS:
             result = self._with_own_defaults(n)
-        elif n.op == "call_function" and op_name(n) == "aten._grouped_mm.default":
+        elif n.op == "call_function" and op_name(n) in _INSTEAD:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            result = grouped_product(*args, **kwargs)
+            result = _INSTEAD[op_name(n)](*args, **kwargs)
         else:
             result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in CASTS:

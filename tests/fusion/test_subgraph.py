@@ -107,3 +107,10 @@ def test_arguments_left_out_mean_what_eager_makes_of_them(trace: Any, dtype: tor
     x[0, 0], x[1, 1] = torch.inf, -torch.inf
     (out,) = run_in_float64(trace(lambda x: (torch.nan_to_num(x),), x), [x])
     assert torch.equal(out.to(dtype), torch.nan_to_num(x))
+
+
+def test_a_view_of_what_lies_otherwise_in_float64_is_a_copy(trace: Any) -> None:
+    """Attention in bfloat16 may return what can be viewed, and in float64 what cannot."""
+    module = trace(lambda x: (x.view(32),), X)
+    (out,) = run_in_float64(module, [X.t().contiguous().t()])
+    assert torch.equal(out, X.double().reshape(32))
