@@ -34,6 +34,7 @@ from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
 from planner.passes.reuse_buffers import reuse_buffers
 from planner.passes.runner import Pass, run_passes
+from planner.passes.take_apart import take_apart
 from planner.placement import device_of
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
@@ -224,7 +225,9 @@ def _planned(
 ) -> tuple[FusionPlan, tuple[PassRecord, ...]]:
     """The plan for `program`, which has the chosen kernels in it afterwards."""
     kernels = (work.out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
-    passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
+    passes = _fusion_passes(
+        work, program, ("take_apart", take_apart), ("split_linear_bias", split_linear_bias)
+    )
     plan = make_plan(
         program,
         work.device,
@@ -310,7 +313,7 @@ def _fusion_passes(
     work: Work, program: ExportedProgram, *passes: tuple[str, Pass]
 ) -> tuple[PassRecord, ...]:
     graphs = work.out / "graphs" if work.out else None
-    already = {"split_linear_bias": 0, "fuse": 1}[passes[0][0]]
+    already = {"take_apart": 0, "fuse": 2}[passes[0][0]]
     return run_passes(program, passes, graphs, len(work.passes) + already)
 
 

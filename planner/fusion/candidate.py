@@ -204,8 +204,9 @@ def _traffic(lowered: LoweredRegion, on_cpu: bool) -> Traffic:
         launches += 1
     # Of a table the rows that are read, which are as large as the result.
     found = map(lookup_of, lowered.nodes)
+    walked = {node for node, dim in lowered.tables.items() if lowered.places[node][dim]}
     rows = [tensor_meta(item.node.meta["val"]) for item in found if item is not None]
-    read = [node for node in lowered.inputs if node not in lowered.tables]
+    read = [node for node in lowered.inputs if node not in lowered.tables or node in walked]
     inputs = [*rows, *(tensor_meta(node.meta["val"]) for node in read)]
     outputs = [tensor_meta(node.meta["val"]) for node in lowered.outputs]
     return Traffic(before, sum(meta.nbytes for meta in (*inputs, *outputs)), launches)

@@ -51,8 +51,8 @@ def sizes_with(lowered: LoweredRegion, node: fx.Node, leading: int | None) -> tu
     """
     value: Any = node.meta["val"]
     sizes = [int(n) for n in value.shape]
-    if node in lowered.tables:
-        dim = lowered.tables[node]
+    dim = lowered.tables.get(node)
+    if dim is not None and not lowered.places[node][dim]:
         sizes[dim] = min(sizes[dim], LONGEST_TABLE)
     if leading is None or not takes_rows(lowered):
         return tuple(sizes)
