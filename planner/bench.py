@@ -85,6 +85,14 @@ def race(
     return Race(Benchmark(tuple(rows), rounds, low, high), against, kernels)
 
 
+def contestants(ours: Mapping[str, object], *, compile_peer: bool) -> str:
+    """Who races, in words."""
+    words = {NORMALIZED: "the captured program", FUSED: "the fused model"}
+    peers = ["eager", *(["torch.compile"] if compile_peer else [])]
+    *others, last = [*peers, *(words[name] for name in ours)]
+    return f"{', '.join(others)} and {last}" if others else f"{last} alone"
+
+
 def one_forward(
     module: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Call:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fusion_kernels.rule import Stage
-from planner.bench import FUSED, NORMALIZED, Race, race
+from planner.bench import FUSED, NORMALIZED, Race, contestants, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
 from planner.fusable_time import fusable_time
@@ -76,8 +76,10 @@ def capture(
     source = export(module, tuple(args), kwargs, dynamic_shapes)
     program = source.program
     graphs = None if out is None else Path(out) / "graphs"
+    before = op_graph(program)
     passes = run_passes(program, (("captured", _nothing), *NORMALIZE), graphs)
-    return CapturedModel(program, op_graph(program), passes, source)
+    graph = op_graph(program)
+    return CapturedModel(program, graph, passes, source, before.without(graph))
 
 
 def audit(
@@ -187,7 +189,7 @@ def fuse(
     if FUSED in runnable:
         with progress.stage("verify the whole model"):
             numerics = _verify(work, runnable[FUSED], work.name, seed)
-    with progress.stage(f"race {_contestants(runnable, compile_peer=compile_peer)}"):
+    with progress.stage(f"race {contestants(runnable, compile_peer=compile_peer)}"):
         raced = _race(work, runnable, compile_peer=compile_peer)
     if refusal:
         said = f"the captured program does not take its own example: {refusal}"
@@ -267,7 +269,9 @@ def _begin(
         with progress.stage("profile the eager model"):
             # A twin: a forward may count or keep something in attributes of the module.
             twin = twin_of(module)
-            profile = measure_profile(twin, args, dict(kwargs or {}), graph, torch_device)
+            profile = measure_profile(
+                twin, args, dict(kwargs or {}), graph, torch_device, removed=captured.removed
+            )
     with progress.stage("device figures"):
         figures = device_for(torch_device)
     return Work(
@@ -377,14 +381,6 @@ def _verify(work: Work, module: FusedModule, subject: str, seed: int) -> tuple[N
         work.torch_device,
         seed,
     )
-
-
-def _contestants(ours: Mapping[str, FusedModule], *, compile_peer: bool) -> str:
-    """Who races, in words."""
-    words = {NORMALIZED: "the captured program", FUSED: "the fused model"}
-    peers = ["eager", *(["torch.compile"] if compile_peer else [])]
-    *others, last = [*peers, *(words[name] for name in ours)]
-    return f"{', '.join(others)} and {last}" if others else f"{last} alone"
 
 
 def _race(work: Work, ours: Mapping[str, FusedModule], *, compile_peer: bool) -> Race:

@@ -218,7 +218,7 @@ def _verified(
     trials: tuple[Trial, ...] = ()
     if device.startswith("cuda"):
         with progress.stage("tune"):
-            trials = _tuned(way, operator, kernels, device, seed)
+            trials = _tuned(way, operator, kernels, device, seed, progress)
     with progress.stage("verify"):
         rows = _checked(way, operator, device, seed)
     if all(row.passed for row in rows) or operator.source is way.source:
@@ -229,11 +229,16 @@ def _verified(
 
 
 def _tuned(
-    way: Candidate, operator: FusedOperator, kernels: Path, device: str, seed: int
+    way: Candidate,
+    operator: FusedOperator,
+    kernels: Path,
+    device: str,
+    seed: int,
+    progress: Progress,
 ) -> tuple[Trial, ...]:
     """The trials; none where the kernel raises, which its checks will say."""
     try:
-        return tune(way, operator, kernels, device, seed)
+        return tune(way, operator, kernels, device, seed, progress)
     except Exception:
         return ()
 

@@ -221,7 +221,7 @@ class FusableTime:
     products, convolutions and attention, `total_us` all other.
 
     Of the total, `in_kernels_us` was taken by kept kernels and `rewritten_us` by rewrites that
-    removed the operators; `unlinked_us` is work of eager that the captured program does not have;
+    removed the operators; `unlinked_us` is work of eager that no capture has;
     `left` has the rest. `withdrawn_us` is the part of `left` in kernels that won alone and went
     because the whole did not.
     """
