@@ -78,7 +78,7 @@ def alternatives(
     """
     found = [_candidate(plan, plan.lowered, device, torch_device)]
     rest = _without_biases(plan)
-    named = plan.match is not None
+    named = bool(plan.matches)
     if rest:
         name = plan.lowered.region.name.replace("bias_", "").removeprefix(
             "add_" if not named else ""
@@ -97,13 +97,13 @@ def _without_biases(plan: RegionPlan) -> list[fx.Node]:
     nodes = plan.lowered.nodes
     rest = [node for node in nodes if SPLIT not in node.meta]
     computed = any(source in rest for n in nodes if SPLIT in n.meta for source in n.all_input_nodes)
-    least = 1 if plan.match is not None else 2
+    least = 1 if plan.matches else 2
     return rest if least <= len(rest) < len(nodes) and not computed else []
 
 
 def _unsplit_hint(plan: RegionPlan, hint: Hint) -> Hint:
     """A linear with its bias is called what the rule calls the linear."""
-    bound = bound_hint(plan.match, hint)
+    bound = bound_hint(plan.matches, hint)
 
     def name(node: fx.Node) -> str:
         if SPLIT in node.meta and isinstance(node.args[0], fx.Node):

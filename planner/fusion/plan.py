@@ -25,6 +25,7 @@ from planner.fusion.regions import find_regions
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import Subgraph
 from planner.fusion.tune import tune
+from planner.fusion.weights import rates_of
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved
@@ -98,7 +99,7 @@ def find_places(
     """
     hint = input_hint(program.graph_signature.inputs_to_parameters)
     matches, mismatches = match_rules(program.graph, RULES)
-    plans, rejected = find_regions(program.graph, matches, hint)
+    plans, rejected = find_regions(program.graph, matches, hint, rates_of(device, torch_device))
     places = tuple(alternatives(plan, hint, device, torch_device) for plan in plans)
     return places, (*mismatches, *rejected)
 

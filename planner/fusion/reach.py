@@ -17,7 +17,8 @@ from planner.graph.randomness import drawing_nodes
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """`before` and `after` hold each node's neighbours, `later` all that a path leads to.
+    """`before` and `after` hold each node's neighbours, `earlier` all that a path comes from and
+    `later` all that one leads to.
 
     Operators that draw random numbers follow one another, so that none changes places with the
     next.
@@ -27,6 +28,7 @@ class Reach:
     index: Mapping[fx.Node, int]
     before: tuple[int, ...]
     after: tuple[int, ...]
+    earlier: tuple[int, ...]
     later: tuple[int, ...]
 
     def bits(self, nodes: Iterable[fx.Node]) -> int:
@@ -53,7 +55,10 @@ def reach_of(graph: fx.Graph) -> Reach:
     for first, second in edges:
         after[first] |= 1 << second
         before[second] |= 1 << first
-    return Reach(nodes, index, tuple(before), tuple(after), later_of(after))
+    earlier: list[int] = []
+    for sources in before:
+        earlier.append(sources | union(earlier, sources))
+    return Reach(nodes, index, tuple(before), tuple(after), tuple(earlier), later_of(after))
 
 
 def later_of(after: Sequence[int]) -> tuple[int, ...]:

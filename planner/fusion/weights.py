@@ -77,7 +77,8 @@ def saving_us(lowered: LoweredRegion, rates: Rates) -> float:
     """
     saving = operators_us(lowered.nodes, rates) - kernel_us(lowered, rates)
     moved = sum(_moved(node, rates) for node in lowered.nodes)
-    return max(saving, _LEAST_US) if _bytes((*lowered.inputs, *lowered.outputs)) < moved else saving
+    saves = _bytes((*lowered.inputs, *lowered.outputs)) < moved
+    return max(saving, _LEAST_US) if saves else saving
 
 
 def operators_us(nodes: Iterable[fx.Node], rates: Rates) -> float:
@@ -163,16 +164,16 @@ def _operator_us(node: fx.Node, rates: Rates) -> float:
     if not traffic:
         return 0.0
     length = _row_length(node)
-    slow = _EAGER_PASSES if length else 1
     rounds = _EAGER_ROUNDS * ceil(length / _EAGER_BLOCK) if length and rates.on_gpu else 1
-    return _time_us(traffic * slow, rounds, rates)
+    return _time_us(traffic, rounds, rates)
 
 
 def _moved(node: fx.Node, rates: Rates) -> int:
-    """Bytes of one operator."""
+    """Bytes of one operator, as eager moves them."""
     if SPLIT in node.meta and rates.on_gpu:
         return 0
-    return cost_of(op_node(node)).bytes or 0
+    passes = _EAGER_PASSES if _row_length(node) else 1
+    return passes * (cost_of(op_node(node)).bytes or 0)
 
 
 def _row_length(node: fx.Node) -> int:
