@@ -13,6 +13,7 @@ from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
 from planner.fusion.direct import with_direct_launches
 from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
+from planner.fusion.recompute import COPY
 from planner.fusion.regions import RegionPlan
 from planner.fusion.rewrite import replace_regions
 from planner.fusion.subgraph import Subgraph, extract
@@ -147,9 +148,10 @@ def _candidate(
 
 def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
     """What runs today as a module: the region's operators alone, or with the linears whose bias
-    is at stake, biases in their linears.
+    is at stake, biases in their linears. What the region computes again is read as it was stored.
     """
-    place = extract(_place(candidate, with_linears))
+    nodes = [node for node in _place(candidate, with_linears) if COPY not in node.meta]
+    place = extract(nodes, _read(candidate, with_linears))
     merge_biases(place.module.graph)
     place.module.recompile()
     return place
@@ -157,7 +159,7 @@ def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
 
 def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) -> Subgraph:
     """The same with the region replaced by its operator, as a module of the same inputs."""
-    place = extract(_place(candidate, with_linears))
+    place = extract(_place(candidate, with_linears), _read(candidate, with_linears))
     graph = place.module.graph
     replace_regions(graph, [(_within(place, candidate.lowered), operator.overload)])
     merge_biases(graph)
@@ -169,6 +171,16 @@ def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) 
 def _place(candidate: Candidate, with_linears: bool) -> list[fx.Node]:
     around = (*candidate.linears, *candidate.biases) if with_linears else ()
     return sorted((*around, *candidate.lowered.nodes))
+
+
+def _read(candidate: Candidate, with_linears: bool) -> list[fx.Node]:
+    """The inputs of both modules: what the place reads, and what was stored before and is computed
+    again.
+    """
+    nodes = _place(candidate, with_linears)
+    inside = {node for node in nodes if COPY not in node.meta}
+    sources = (source for node in nodes for source in node.all_input_nodes)
+    return list(dict.fromkeys(source for source in sources if source not in inside))
 
 
 def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
@@ -188,10 +200,12 @@ def _linears(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _traffic(lowered: LoweredRegion, on_cpu: bool) -> Traffic:
-    """A split bias costs a pass on CPU, where the linear copies it first, and nothing on CUDA."""
+    """A split bias costs a pass on CPU, where the linear copies it first, and nothing on CUDA.
+    What is computed again costs nothing before: it is computed elsewhere.
+    """
     before = launches = 0
     for node in lowered.nodes:
-        if SPLIT in node.meta and not on_cpu:
+        if COPY in node.meta or (SPLIT in node.meta and not on_cpu):
             continue
         before += cost_of(op_node(node)).bytes or 0
         launches += 1

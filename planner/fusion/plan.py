@@ -4,28 +4,31 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 
 from fusion_kernels.emit.source import KernelSource
 from fusion_kernels.inputs import CASES, InputSpec, draw_case
 from fusion_kernels.library import FusedOperator, define
-from fusion_kernels.rule import Mismatch, Stage
+from fusion_kernels.rule import Match, Mismatch, Stage
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate, after, alternatives, before
-from planner.fusion.lower import input_hint
+from planner.fusion.lower import Hint, input_hint
 from planner.fusion.match import match_rules
-from planner.fusion.regions import find_regions
+from planner.fusion.regions import plans_of, recomputed, refusals, survey_of
+from planner.fusion.settle import Settled, settle
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import Subgraph
+from planner.fusion.survey import Survey
 from planner.fusion.tune import tune
-from planner.fusion.weights import rates_of
+from planner.fusion.weights import Rates, rates_of
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved
@@ -53,6 +56,13 @@ class Judged:
     kept: bool
     stage: Stage
     reason: str
+
+    @property
+    def saved_us(self) -> float:
+        """Median time of what ran before less that of the kernel; 0 where none was taken."""
+        if self.before is None or self.after is None:
+            return 0.0
+        return self.before.median_us - self.after.median_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +106,15 @@ def find_places(
 ) -> tuple[tuple[tuple[Candidate, ...], ...], tuple[Mismatch, ...]]:
     """Every place of the program where a rule or a pointwise chain can be fused, in graph order,
     each with the ways to do it; and the places where a rule nearly fits, with the reason.
+
+    The program holds copies of cheap producers afterwards, where regions should compute them
+    again (see `planner.fusion.recompute`).
     """
-    hint = input_hint(program.graph_signature.inputs_to_parameters)
-    matches, mismatches = match_rules(program.graph, RULES)
-    plans, rejected = find_regions(program.graph, matches, hint, rates_of(device, torch_device))
-    places = tuple(alternatives(plan, hint, device, torch_device) for plan in plans)
-    return places, (*mismatches, *rejected)
+    survey = _survey(program, device, torch_device)
+    chosen = survey.found.choose()
+    plans = plans_of(survey.found, chosen, survey.hint)
+    places = tuple(alternatives(plan, survey.hint, device, torch_device) for plan in plans)
+    return places, survey.refusals(chosen)
 
 
 def make_plan(
@@ -118,25 +131,83 @@ def make_plan(
     input, are judged once.
 
     A kernel that fails a numerics check is never kept. One that saves traffic is kept unless it is
-    measured slower; one that does not is kept only when it wins.
+    measured slower; one that does not is kept only when it wins. Where a region is not kept, what
+    overlapped it has its turn.
     """
-    places, rejected = find_places(program, device, torch_device)
+    survey = _survey(program, device, torch_device)
     judged: dict[Any, Judged] = {}
     verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]] = {}
-    fusions: list[Fusion] = []
-    for ways in places:
+    found: dict[int, Fusion] = {}
+
+    def judge(bits: int) -> float | None:
+        (plan,) = plans_of(survey.found, (bits,), survey.hint)
+        ways = alternatives(plan, survey.hint, device, torch_device)
         key = tuple((_kernel_key(way, torch_device), _linears_key(way)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
                 judged[key] = _judge(ways, torch_device, kernels, seed, verified)
-        fusions.append(_fusion(ways, judged[key], fusions, max_fusions))
+        found[bits] = _fusion(ways, judged[key])
+        return judged[key].saved_us if judged[key].kept else None
+
+    settled = settle(survey.found, judge)
+    fusions = _settled(found, settled, max_fusions)
     dropped = [
         Mismatch(f.candidate.plan.rule, f.judged.stage, f.reason, f.candidate.nodes[-1])
         for f in fusions
         if not f.kept
     ]
     rows = {row: None for item in judged.values() for row in item.numerics}
-    return FusionPlan(tuple(fusions), (*rejected, *dropped), tuple(rows))
+    rejected = (*survey.refusals(settled.kept), *dropped)
+    return FusionPlan(fusions, rejected, tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Surveyed:
+    """A program's regions, with what names them."""
+
+    found: Survey
+    hint: Hint
+    matches: tuple[Match, ...]
+    mismatches: tuple[Mismatch, ...]
+
+    def refusals(self, chosen: Sequence[int]) -> tuple[Mismatch, ...]:
+        return (*self.mismatches, *refusals(self.found, chosen, self.matches))
+
+
+def _survey(program: ExportedProgram, device: Device, torch_device: str) -> _Surveyed:
+    """Surveyed twice where some regions should compute again what others store."""
+    rates = rates_of(device, torch_device)
+    hint = input_hint(program.graph_signature.inputs_to_parameters)
+    found = _surveyed(program.graph, hint, rates)
+    chosen = [found.found.reach.members(bits) for bits in found.found.choose()]
+    return (
+        _surveyed(program.graph, hint, rates) if recomputed(program.graph, chosen, rates) else found
+    )
+
+
+def _surveyed(graph: fx.Graph, hint: Hint, rates: Rates) -> _Surveyed:
+    matches, mismatches = match_rules(graph, RULES)
+    return _Surveyed(survey_of(graph, matches, hint, rates), hint, matches, mismatches)
+
+
+def _settled(found: Mapping[int, Fusion], settled: Settled, most: int | None) -> tuple[Fusion, ...]:
+    """All fusions tried, in graph order, each with what became of it."""
+    kept = set(settled.kept)
+    fusions: list[Fusion] = []
+    for bits in sorted(found, key=lambda bits: (bits.bit_length(), bits)):
+        fusion = found[bits]
+        reason = fusion.reason
+        others = [found[other] for other in settled.instead.get(bits, ())]
+        if others:
+            names = dict.fromkeys(other.candidate.lowered.region.name for other in others)
+            reason += f"; tried in its place: {', '.join(names)}"
+        elif fusion.kept and bits not in kept:
+            reason = f"what overlaps it saves more (alone: {reason})"
+        stays = bits in kept
+        if stays and most is not None and sum(item.kept for item in fusions) >= most:
+            stays, reason = False, f"left out by --max-fusions {most}"
+        fusions.append(replace(fusion, kept=stays, reason=reason))
+    return tuple(fusions)
 
 
 def _kernel_key(way: Candidate, device: str) -> tuple[str, int | None]:
@@ -151,13 +222,9 @@ def _linears_key(way: Candidate) -> tuple[Any, ...]:
     return tuple((tuple(value.shape), value.dtype) for value in values)
 
 
-def _fusion(
-    ways: Sequence[Candidate], judged: Judged, earlier: Sequence[Fusion], most: int | None
-) -> Fusion:
-    kept, reason = judged.kept, judged.reason
-    if kept and most is not None and sum(fusion.kept for fusion in earlier) >= most:
-        kept, reason = False, f"left out by --max-fusions {most}"
-    return Fusion(ways[judged.chosen], judged.operators[judged.chosen], judged, kept, reason)
+def _fusion(ways: Sequence[Candidate], judged: Judged) -> Fusion:
+    chosen = judged.chosen
+    return Fusion(ways[chosen], judged.operators[chosen], judged, judged.kept, judged.reason)
 
 
 def _judge(

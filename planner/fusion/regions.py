@@ -18,8 +18,10 @@ from fusion_kernels.rule import Match, Mismatch
 from planner.cost.devices import Device
 from planner.fusion.growth import Refusal
 from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
+from planner.fusion.prices import kernel_time
+from planner.fusion.recompute import recompute_cheap
 from planner.fusion.survey import Survey
-from planner.fusion.weights import Rates, rates_of
+from planner.fusion.weights import Rates, operators_us, rates_of
 from planner.fusion.windows import CAT
 from planner.graph.view import op_name
 
@@ -68,6 +70,18 @@ def survey_of(
     alone = [node for node in fusable if op_name(node) in _WORTH_ALONE]
     return Survey(
         graph, fusable, alone, matches, rates, lambda nodes: _lowered(nodes, POINTWISE_CHAIN, hint)
+    )
+
+
+def recomputed(graph: fx.Graph, chosen: Sequence[Sequence[fx.Node]], rates: Rates) -> int:
+    """Put copies of cheap producers into the graph where the chosen regions are faster with them
+    by prediction; returns how many.
+    """
+    return recompute_cheap(
+        graph,
+        chosen,
+        kernel_time(rates, lambda nodes: _lowered(nodes, POINTWISE_CHAIN, lambda n: n.name)),
+        lambda nodes: operators_us(nodes, rates),
     )
 
 

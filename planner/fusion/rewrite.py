@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from planner.fusion.lower import LoweredRegion
+from planner.fusion.recompute import COPY, merge_copies
 from planner.graph.randomness import drawing_nodes
 from planner.passes.linear_bias import SPLIT
 
@@ -19,7 +20,9 @@ from planner.passes.linear_bias import SPLIT
 def replace_regions(
     graph: fx.Graph, regions: Sequence[tuple[LoweredRegion, Any]]
 ) -> tuple[fx.Node, ...]:
-    """Put one call of its operator in the place of each region's nodes; returns the calls."""
+    """Put one call of its operator in the place of each region's nodes; returns the calls. Copies
+    that were made for regions and that none took are computed once again.
+    """
     stands_for: dict[fx.Node, fx.Node] = {}
     calls: list[fx.Node] = []
     for lowered, overload in regions:
@@ -27,6 +30,7 @@ def replace_regions(
         call, results = _replace(graph, lowered, inputs, overload)
         stands_for.update(results)
         calls.append(call)
+    merge_copies(graph)
     sort(graph)
     return tuple(calls)
 
@@ -73,8 +77,8 @@ def sort(graph: fx.Graph) -> None:
 
 
 def _meta(node: fx.Node) -> dict[str, Any]:
-    """A kernel that ends with a linear's bias is not that bias."""
-    return {key: value for key, value in node.meta.items() if key != SPLIT}
+    """A kernel that ends with a linear's bias is not that bias, nor with a copy that copy."""
+    return {key: value for key, value in node.meta.items() if key not in (SPLIT, COPY)}
 
 
 def _value(lowered: LoweredRegion) -> Any:

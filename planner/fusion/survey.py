@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from torch import fx
 
@@ -12,7 +12,7 @@ from planner.fusion.growth import Growth
 from planner.fusion.pool import first_growth, grown_otherwise, moved, parts
 from planner.fusion.prices import Lowering, Prices
 from planner.fusion.reach import Reach, reach_of
-from planner.fusion.weights import Rates
+from planner.fusion.weights import LEAST_US, Rates
 
 _ROUNDS = 3
 """How often borders are moved; each time only what is new is looked at."""
@@ -45,25 +45,29 @@ class Survey:
         self._move_borders()
 
     def choose(
-        self, without: Collection[int] = (), measured: Mapping[int, float] | None = None
+        self, *, without: Collection[int] = (), among: Mapping[int, float] | None = None
     ) -> tuple[int, ...]:
         """The regions that together save the most, in order of their first nodes.
 
-        Those in `without` are left out; what was `measured` (microseconds saved) counts in place
-        of what was predicted.
+        Those in `without` are left out. With `among` only its regions count, by the microseconds
+        that it says they save; what saves nothing there is still taken where nothing overlaps it.
         """
-        weights = self._weights | dict(measured or {})
-        options = [Option(bits, weights[bits]) for bits in weights if bits not in without]
+        weights = self._weights if among is None else among
+        options = [
+            Option(bits, max(weight, LEAST_US))
+            for bits, weight in weights.items()
+            if bits not in without
+        ]
         return tuple(options[n].nodes for n in choose(options, self.reach.later))
+
+    def form(self, bits: int) -> Hashable:
+        """Equal for regions that differ in the names of their nodes alone."""
+        return self.prices.form(bits)
 
     def matches_in(self, bits: int) -> tuple[Match, ...]:
         """The matches that lie whole in the set, in graph order."""
         found = [match for nodes, match in self._matched.items() if not nodes & ~bits]
         return tuple(sorted(found, key=lambda match: self.reach.index[match.root]))
-
-    def considered(self, bits: int) -> bool:
-        """Whether the set is among the regions to choose from."""
-        return bits in self._weights
 
     def _move_borders(self) -> None:
         for _ in range(_ROUNDS):

@@ -47,7 +47,8 @@ columns in bfloat16: as if they moved everything twice."""
 _EAGER_BLOCK, _EAGER_ROUNDS = 8192, 3
 """They give a row to one block of 1,024 threads, which load 16 bytes at once, and pass over it up
 to three times (ATen, PersistentSoftmax.cuh and SoftMax.cu)."""
-_LEAST_US = 0.01
+LEAST_US = 0.01
+"""What a region is worth that is to be tried although nothing is predicted for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def saving_us(lowered: LoweredRegion, rates: Rates) -> float:
     saving = operators_us(lowered.nodes, rates) - kernel_us(lowered, rates)
     moved = sum(_moved(node, rates) for node in lowered.nodes)
     saves = _bytes((*lowered.inputs, *lowered.outputs)) < moved
-    return max(saving, _LEAST_US) if saves else saving
+    return max(saving, LEAST_US) if saves else saving
 
 
 def operators_us(nodes: Iterable[fx.Node], rates: Rates) -> float:
