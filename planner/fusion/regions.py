@@ -142,7 +142,9 @@ def _lonely(survey: Survey, node: fx.Node) -> str:
     bits = survey.reach.bits((node,))
     region = next(bits_of for bits_of in survey.growth.regions if bits_of & bits)
     if region != bits:
-        return "a region with it saves less than those chosen beside it"
+        saves = (survey.prices.saving_us(region) or 0.0) > 0
+        beside = "a region with it saves less than those chosen beside it"
+        return beside if saves else "no time is predicted to be saved by one kernel with it"
     reason = survey.prices.reason(bits) if op_name(node) in _WORTH_ALONE else None
     if reason:
         return reason

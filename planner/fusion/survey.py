@@ -77,11 +77,15 @@ class Survey:
                 return
 
     def _admit(self, sets: Iterable[int]) -> None:
-        """Take in those that one kernel could compute, that save something and are convex."""
+        """Take in those that one kernel could compute, that save something and are convex. What a
+        rule matches is tried whatever is predicted.
+        """
         for bits in sets:
             if bits in self._weights or not self._large_enough(bits):
                 continue
             saving = self.prices.saving_us(bits)
+            if saving is not None and bits in self._matched:
+                saving = max(saving, LEAST_US)
             if saving is not None and saving > 0 and self.reach.convex(bits):
                 self._weights[bits] = saving
 

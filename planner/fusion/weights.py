@@ -47,6 +47,9 @@ columns in bfloat16: as if they moved everything twice."""
 _EAGER_BLOCK, _EAGER_ROUNDS = 8192, 3
 """They give a row to one block of 1,024 threads, which load 16 bytes at once, and pass over it up
 to three times (ATen, PersistentSoftmax.cuh and SoftMax.cu)."""
+_BOTH_WAYS_US = 0.01
+"""What it is worth to take a linear's bias over: such a region is raced with the bias in the GEMM
+as well, one that leaves it there is not."""
 LEAST_US = 0.01
 """What a region is worth that is to be tried although nothing is predicted for it."""
 
@@ -85,8 +88,8 @@ def saving_us(lowered: LoweredRegion, rates: Rates) -> float:
 def operators_us(nodes: Iterable[fx.Node], rates: Rates) -> float:
     """Time of the operators one by one, as eager runs them.
 
-    A view takes none. A bias that was split from its linear takes none on a GPU, where the GEMM
-    adds it for free.
+    A view takes none. A bias that was split from its linear takes what reading it takes on a GPU,
+    where the GEMM adds it.
     """
     return sum(_operator_us(node, rates) for node in nodes)
 
@@ -161,6 +164,8 @@ def _spilled_bytes(region: Region, config: KernelConfig) -> float:
 
 
 def _operator_us(node: fx.Node, rates: Rates) -> float:
+    if SPLIT in node.meta and rates.on_gpu:
+        return _bytes(node.all_input_nodes[1:]) / rates.bytes_per_us + _BOTH_WAYS_US
     traffic = _moved(node, rates)
     if not traffic:
         return 0.0

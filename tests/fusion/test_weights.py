@@ -73,10 +73,11 @@ def test_eager_norms_count_twice(whole: Any) -> None:
     assert kernel_us(region, GPU) == 5 + 512
 
 
-def test_a_split_bias_is_free_on_a_gpu_and_a_pass_on_cpu(whole: Any) -> None:
+def test_a_split_bias_is_read_by_the_gemm_on_a_gpu_and_a_pass_on_cpu(whole: Any) -> None:
+    """The GEMM reads 256 bytes; taking it over counts a hundredth, for both ways are raced."""
     region = whole(lambda x, b: (x + b).tanh(), _x(), torch.empty(64))
     region.nodes[0].meta[SPLIT] = "linear"
-    assert operators_us(region.nodes, GPU) == 5 + 512
+    assert operators_us(region.nodes, GPU) == pytest.approx(0.256 + 0.01 + 5 + 512)
     assert operators_us(region.nodes, CPU) == pytest.approx(2 * (2 + 512) + 0.256)
 
 
