@@ -10,25 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx
 from torch.export import ExportedProgram
 
 from fusion_kernels.emit.source import KernelSource
 from fusion_kernels.inputs import CASES, InputSpec, draw_case
 from fusion_kernels.library import FusedOperator, define
-from fusion_kernels.rule import Match, Mismatch, Stage
-from fusion_kernels.rules import RULES
+from fusion_kernels.rule import Mismatch, Stage
 from planner.cost.devices import Device
-from planner.fusion.candidate import Candidate, after, alternatives, before
-from planner.fusion.lower import Hint, input_hint
-from planner.fusion.match import match_rules
-from planner.fusion.regions import plans_of, recomputed, refusals, survey_of
+from planner.fusion.candidate import Candidate, after, before
+from planner.fusion.places import survey_places
+from planner.fusion.recompute import COPY
 from planner.fusion.settle import Settled, settle
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import Subgraph
-from planner.fusion.survey import Survey
 from planner.fusion.tune import tune
-from planner.fusion.weights import Rates, rates_of
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved
@@ -110,11 +105,9 @@ def find_places(
     The program holds copies of cheap producers afterwards, where regions should compute them
     again (see `planner.fusion.recompute`).
     """
-    survey = _survey(program, device, torch_device)
-    chosen = survey.found.choose()
-    plans = plans_of(survey.found, chosen, survey.hint)
-    places = tuple(alternatives(plan, survey.hint, device, torch_device) for plan in plans)
-    return places, survey.refusals(chosen)
+    places = survey_places(program, device, torch_device)
+    chosen = places.survey.choose()
+    return places.ways(chosen), places.refusals(chosen)
 
 
 def make_plan(
@@ -134,22 +127,21 @@ def make_plan(
     measured slower; one that does not is kept only when it wins. Where a region is not kept, what
     overlapped it has its turn.
     """
-    survey = _survey(program, device, torch_device)
+    places = survey_places(program, device, torch_device)
     judged: dict[Any, Judged] = {}
     verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]] = {}
     found: dict[int, Fusion] = {}
 
     def judge(bits: int) -> float | None:
-        (plan,) = plans_of(survey.found, (bits,), survey.hint)
-        ways = alternatives(plan, survey.hint, device, torch_device)
-        key = tuple((_kernel_key(way, torch_device), _linears_key(way)) for way in ways)
+        (ways,) = places.ways((bits,))
+        key = tuple((_kernel_key(way, torch_device), _around_key(way)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
                 judged[key] = _judge(ways, torch_device, kernels, seed, verified)
         found[bits] = _fusion(ways, judged[key])
         return judged[key].saved_us if judged[key].kept else None
 
-    settled = settle(survey.found, judge)
+    settled = settle(places.survey, judge)
     fusions = _settled(found, settled, max_fusions)
     dropped = [
         Mismatch(f.candidate.plan.rule, f.judged.stage, f.reason, f.candidate.nodes[-1])
@@ -157,37 +149,8 @@ def make_plan(
         if not f.kept
     ]
     rows = {row: None for item in judged.values() for row in item.numerics}
-    rejected = (*survey.refusals(settled.kept), *dropped)
+    rejected = (*places.refusals(settled.kept, settled.tried), *dropped)
     return FusionPlan(fusions, rejected, tuple(rows))
-
-
-@dataclass(frozen=True, slots=True)
-class _Surveyed:
-    """A program's regions, with what names them."""
-
-    found: Survey
-    hint: Hint
-    matches: tuple[Match, ...]
-    mismatches: tuple[Mismatch, ...]
-
-    def refusals(self, chosen: Sequence[int]) -> tuple[Mismatch, ...]:
-        return (*self.mismatches, *refusals(self.found, chosen, self.matches))
-
-
-def _survey(program: ExportedProgram, device: Device, torch_device: str) -> _Surveyed:
-    """Surveyed twice where some regions should compute again what others store."""
-    rates = rates_of(device, torch_device)
-    hint = input_hint(program.graph_signature.inputs_to_parameters)
-    found = _surveyed(program.graph, hint, rates)
-    chosen = [found.found.reach.members(bits) for bits in found.found.choose()]
-    return (
-        _surveyed(program.graph, hint, rates) if recomputed(program.graph, chosen, rates) else found
-    )
-
-
-def _surveyed(graph: fx.Graph, hint: Hint, rates: Rates) -> _Surveyed:
-    matches, mismatches = match_rules(graph, RULES)
-    return _Surveyed(survey_of(graph, matches, hint, rates), hint, matches, mismatches)
 
 
 def _settled(found: Mapping[int, Fusion], settled: Settled, most: int | None) -> tuple[Fusion, ...]:
@@ -216,10 +179,13 @@ def _kernel_key(way: Candidate, device: str) -> tuple[str, int | None]:
     return way.source.file_name, spent
 
 
-def _linears_key(way: Candidate) -> tuple[Any, ...]:
-    """The products that are timed with the kernel: their shapes and dtypes."""
+def _around_key(way: Candidate) -> tuple[Any, ...]:
+    """What else is timed: the shapes and dtypes of the products beside the kernel, and which of
+    its operators had been stored before.
+    """
     values = [node.meta["val"] for linear in way.linears for node in linear.all_input_nodes]
-    return tuple((tuple(value.shape), value.dtype) for value in values)
+    copies = tuple(COPY in node.meta for node in way.lowered.nodes)
+    return (copies, *((tuple(value.shape), value.dtype) for value in values))
 
 
 def _fusion(ways: Sequence[Candidate], judged: Judged) -> Fusion:

@@ -4,8 +4,10 @@ so that together they save the most predicted time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from torch import fx
 
@@ -92,9 +94,11 @@ def plans_of(survey: Survey, chosen: Sequence[int], hint: Hint) -> tuple[RegionP
 
 
 def refusals(
-    survey: Survey, chosen: Sequence[int], matches: Sequence[Match]
+    survey: Survey, chosen: Sequence[int], matches: Sequence[Match], tried: Collection[int] = ()
 ) -> tuple[Mismatch, ...]:
-    """Why matches were not taken, why neighbours are apart, and why operators are left alone."""
+    """Why matches were not taken, why neighbours are apart, and why operators are left alone that
+    are in none of the regions `tried`.
+    """
     by_root = {match.nodes: match for match in matches}
     found: list[Mismatch] = []
     for refusal in survey.growth.seeds:
@@ -109,7 +113,8 @@ def refusals(
             start = "not joined with" if refusal.union else "not convex with"
             reason = f"{start} {source.name}: {_said(survey, refusal)}"
             found.append(Mismatch(POINTWISE_CHAIN, "check", reason, node.name))
-    alone = survey.reach.members(survey.fusable & ~sum(chosen))
+    inside = reduce(or_, (*chosen, *tried), 0)
+    alone = survey.reach.members(survey.fusable & ~inside)
     left = (Mismatch(POINTWISE_CHAIN, "pattern", _lonely(survey, n), n.name) for n in alone)
     return (*found, *left)
 
