@@ -12,6 +12,7 @@ from fusion_kernels.library import FusedOperator
 from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
 from planner.fusion.direct import with_direct_launches
+from planner.fusion.epilogue import Epilogue, use_epilogue
 from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
 from planner.fusion.recompute import COPY
 from planner.fusion.regions import RegionPlan
@@ -150,8 +151,8 @@ def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
     """What runs today as a module: the region's operators alone, or with the linears whose bias
     is at stake, biases in their linears. What the region computes again is read as it was stored.
     """
-    nodes = [node for node in _place(candidate, with_linears) if COPY not in node.meta]
-    place = extract(nodes, _read(candidate, with_linears))
+    nodes = [node for node in _place(candidate, with_linears=with_linears) if COPY not in node.meta]
+    place = extract(nodes, _read(candidate, with_linears=with_linears))
     merge_biases(place.module.graph)
     place.module.recompile()
     return place
@@ -159,7 +160,9 @@ def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
 
 def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) -> Subgraph:
     """The same with the region replaced by its operator, as a module of the same inputs."""
-    place = extract(_place(candidate, with_linears), _read(candidate, with_linears))
+    place = extract(
+        _place(candidate, with_linears=with_linears), _read(candidate, with_linears=with_linears)
+    )
     graph = place.module.graph
     replace_regions(graph, [(_within(place, candidate.lowered), operator.overload)])
     merge_biases(graph)
@@ -168,16 +171,30 @@ def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) 
     return replace(place, module=with_direct_launches(place.module))
 
 
-def _place(candidate: Candidate, with_linears: bool) -> list[fx.Node]:
+def in_library(candidate: Candidate, epilogue: Epilogue) -> Subgraph:
+    """The same with the library's own form of the place, linear included."""
+    place = extract(_place(candidate, with_linears=True), _read(candidate, with_linears=True))
+    found = replace(
+        epilogue,
+        linear=place.copies[epilogue.linear],
+        bias=place.copies[epilogue.bias],
+        activation=place.copies[epilogue.activation],
+    )
+    use_epilogue(place.module.graph, found)
+    place.module.recompile()
+    return place
+
+
+def _place(candidate: Candidate, *, with_linears: bool) -> list[fx.Node]:
     around = (*candidate.linears, *candidate.biases) if with_linears else ()
     return sorted((*around, *candidate.lowered.nodes))
 
 
-def _read(candidate: Candidate, with_linears: bool) -> list[fx.Node]:
+def _read(candidate: Candidate, *, with_linears: bool) -> list[fx.Node]:
     """The inputs of both modules: what the place reads, and what was stored before and is computed
     again.
     """
-    nodes = _place(candidate, with_linears)
+    nodes = _place(candidate, with_linears=with_linears)
     inside = {node for node in nodes if COPY not in node.meta}
     sources = (source for node in nodes for source in node.all_input_nodes)
     return list(dict.fromkeys(source for source in sources if source not in inside))

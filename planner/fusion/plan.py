@@ -17,7 +17,8 @@ from fusion_kernels.inputs import CASES, InputSpec, draw_case
 from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.rule import Mismatch, Stage
 from planner.cost.devices import Device
-from planner.fusion.candidate import Candidate, after, before
+from planner.fusion.candidate import Candidate, after, before, in_library
+from planner.fusion.epilogue import Epilogue, epilogue_of
 from planner.fusion.places import survey_places
 from planner.fusion.recompute import COPY
 from planner.fusion.settle import Settled, settle
@@ -29,7 +30,7 @@ from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved
 from planner.verify import verify_region
 
-_BEFORE = "before"
+_BEFORE, _LIBRARY = "before", "library"
 _RUNS = "runs"
 """The check that a kernel failed when it raised an exception."""
 _ROUNDS = 100
@@ -38,8 +39,8 @@ _BUDGET_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What holds for every place with the same kernels: the way chosen, numerics, times,
-    verdict.
+    """What holds for every place with the same kernels: the way chosen, numerics, times, verdict;
+    with `library` the library's own form of the place was the fastest.
     """
 
     chosen: int
@@ -51,6 +52,7 @@ class Judged:
     kept: bool
     stage: Stage
     reason: str
+    library: bool = False
 
     @property
     def saved_us(self) -> float:
@@ -62,13 +64,16 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A candidate with its operator and what was measured. `reason` says why it is kept or not."""
+    """A candidate with its operator and what was measured. `reason` says why it is kept or not,
+    `epilogue` is the library's form of the place where that beat the kernel.
+    """
 
     candidate: Candidate
     operator: FusedOperator
     judged: Judged
     kept: bool
     reason: str
+    epilogue: Epilogue | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,14 @@ class FusionPlan:
     @property
     def chosen(self) -> tuple[Fusion, ...]:
         return tuple(fusion for fusion in self.fusions if fusion.kept)
+
+    @property
+    def by_library(self) -> tuple[Epilogue, ...]:
+        """What the library's own form takes, because it beat the kernel."""
+        taken = {name for fusion in self.chosen for name in fusion.candidate.nodes}
+        return tuple(
+            f.epilogue for f in self.fusions if f.epilogue and taken.isdisjoint(f.candidate.nodes)
+        )
 
     def withdrawn(self, stage: Stage, reason: str) -> FusionPlan:
         """The same plan with nothing kept, because the whole did not stand up to `stage`."""
@@ -124,7 +137,8 @@ def make_plan(
     input, are judged once.
 
     A kernel that fails a numerics check is never kept. One that saves traffic is kept unless it is
-    measured slower; one that does not is kept only when it wins. Where a region is not kept, what
+    measured slower; one that does not is kept only when it wins. Where the library has the place
+    in a form of its own that is faster, that one is used. Where a region is not kept, what
     overlapped it has its turn.
     """
     places = survey_places(program, device, torch_device)
@@ -138,7 +152,7 @@ def make_plan(
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
                 judged[key] = _judge(ways, torch_device, kernels, seed, verified)
-        found[bits] = _fusion(ways, judged[key])
+        found[bits] = _fusion(ways, judged[key], torch_device)
         return judged[key].saved_us if judged[key].kept else None
 
     settled = settle(places.survey, judge)
@@ -188,9 +202,10 @@ def _around_key(way: Candidate) -> tuple[Any, ...]:
     return (copies, *((tuple(value.shape), value.dtype) for value in values))
 
 
-def _fusion(ways: Sequence[Candidate], judged: Judged) -> Fusion:
-    chosen = judged.chosen
-    return Fusion(ways[chosen], judged.operators[chosen], judged, judged.kept, judged.reason)
+def _fusion(ways: Sequence[Candidate], judged: Judged, device: str) -> Fusion:
+    way, operator = ways[judged.chosen], judged.operators[judged.chosen]
+    epilogue = epilogue_of(ways[0].lowered.nodes, device) if judged.library else None
+    return Fusion(way, operator, judged, judged.kept, judged.reason, epilogue)
 
 
 def _judge(
@@ -222,10 +237,17 @@ def _judge(
         reason = f"it does not run: {failed.case}" if failed.measure == _RUNS else reason
         return Judged(0, tuple(operators), rows, None, None, (), False, "numerics", reason)
     best, contest = _best_way(ways, operators, right, device, seed)
+    rival = epilogue_of(ways[0].lowered.nodes, device)
     # The linear takes part only where its bias moves: beside it a fused norm is lost in the noise.
-    moves_bias = bool(ways[best].linears) and not ways[best].biases
-    timings = _race(ways[best:][:1], operators[best:][:1], moves_bias, device, seed)
+    moves_bias = bool(rival) or (bool(ways[best].linears) and not ways[best].biases)
+    timings = _race(ways[best:][:1], operators[best:][:1], moves_bias, device, seed, rival)
     kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
+    other = timings[ways[best].way if kept else _BEFORE]
+    beaten = compare(other, timings[_LIBRARY]) if rival else None
+    library = beaten is not None and beaten.verdict == "wins"
+    if beaten and library:
+        kept, reason = False, f"the library's product with this activation is {_shown(beaten)}"
+        contest = (*contest, *(_trial(name, timings[name]) for name in timings))
     return Judged(
         best,
         tuple(operators),
@@ -236,6 +258,7 @@ def _judge(
         kept,
         "speed",
         reason,
+        library,
     )
 
 
@@ -292,13 +315,18 @@ def _race(
     with_linears: bool,
     device: str,
     seed: int,
+    rival: Epilogue | None = None,
 ) -> dict[str, Timing]:
-    """What runs today and each way, in turn, on the same inputs."""
+    """What runs today and each way, in turn, on the same inputs; and the library's form where it
+    has one.
+    """
     today = before(ways[0], with_linears=with_linears)
     inputs = _inputs(today, device, seed)
     calls = {_BEFORE: _call(today, inputs)}
     for way, operator in zip(ways, operators, strict=True):
         calls[way.way] = _call(after(way, operator, with_linears=with_linears), inputs)
+    if rival:
+        calls[_LIBRARY] = _call(in_library(ways[0], rival), inputs)
     return interleaved(calls, device, rounds=_ROUNDS, warmup=5, budget_s=_BUDGET_S)
 
 
@@ -308,7 +336,7 @@ def _trial(name: str, timing: Timing) -> Trial:
 
 def _decide(candidate: Candidate, comparison: Comparison) -> tuple[bool, str]:
     saves = candidate.traffic.saved_bytes > 0
-    interval = f"{comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{comparison.high:.2f}"
+    interval = _shown(comparison)
     way = f", {candidate.way}" if candidate.linears else ""
     verdict = comparison.verdict
     if verdict == "wins" or (verdict == "not slower" and saves):
@@ -316,6 +344,10 @@ def _decide(candidate: Candidate, comparison: Comparison) -> tuple[bool, str]:
     if verdict == "not slower":
         return False, f"saves no traffic and does not win: {interval}{way}"
     return False, f"slower than the operators it replaces: {interval}{way}"
+
+
+def _shown(comparison: Comparison) -> str:
+    return f"{comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{comparison.high:.2f}"
 
 
 def write_kernel(source: KernelSource, folder: Path) -> Path:
