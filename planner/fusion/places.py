@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import fx
 from torch.export import ExportedProgram
 
-from fusion_kernels.rule import Match, Mismatch
+from fusion_kernels.rule import Mismatch
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate, alternatives
@@ -27,7 +27,6 @@ class Places:
 
     survey: Survey
     hint: Hint
-    matches: tuple[Match, ...]
     mismatches: tuple[Mismatch, ...]
     device: Device
     torch_device: str
@@ -43,7 +42,7 @@ class Places:
         """Why rules did not fit and operators are left alone, but for those in a region that was
         tried, which has a reason of its own.
         """
-        return (*self.mismatches, *refusals(self.survey, chosen, self.matches, tried))
+        return (*self.mismatches, *refusals(self.survey, chosen, tried))
 
 
 def survey_places(program: ExportedProgram, device: Device, torch_device: str) -> Places:
@@ -54,15 +53,13 @@ def survey_places(program: ExportedProgram, device: Device, torch_device: str) -
     """
     rates = rates_of(device, torch_device)
     hint = input_hint(program.graph_signature.inputs_to_parameters)
-    matches, mismatches, survey = _surveyed(program.graph, hint, rates)
+    survey, mismatches = _surveyed(program.graph, hint, rates)
     chosen = [survey.reach.members(bits) for bits in survey.choose()]
     if recomputed(program.graph, chosen, rates):
-        matches, mismatches, survey = _surveyed(program.graph, hint, rates)
-    return Places(survey, hint, matches, mismatches, device, torch_device)
+        survey, mismatches = _surveyed(program.graph, hint, rates)
+    return Places(survey, hint, mismatches, device, torch_device)
 
 
-def _surveyed(
-    graph: fx.Graph, hint: Hint, rates: Rates
-) -> tuple[tuple[Match, ...], tuple[Mismatch, ...], Survey]:
+def _surveyed(graph: fx.Graph, hint: Hint, rates: Rates) -> tuple[Survey, tuple[Mismatch, ...]]:
     matches, mismatches = match_rules(graph, RULES)
-    return matches, mismatches, survey_of(graph, matches, hint, rates)
+    return survey_of(graph, matches, hint, rates), mismatches

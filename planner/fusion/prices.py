@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from torch import fx
 
 from planner.fusion.forms import Forms
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.reach import Reach
 from planner.fusion.recompute import Time
 from planner.fusion.weights import Rates, kernel_us, saving_us

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import fx
 
+from planner.fusion.dimensions import VIEWS
 from planner.graph.view import op_name
 
 COPY = "recomputed"
@@ -52,8 +53,9 @@ def recompute_cheap(
     """Give the regions their own copies of producers wherever the predicted time falls; returns
     how many copies there are.
 
-    What nothing reads afterwards is erased. Values stay what they were, but for the rounding that
-    a stored one had undergone; a copy has its producer's dtype.
+    Where nothing reads the producer afterwards, the first copy takes its place. Values stay what
+    they were, but for the rounding that a stored one had undergone; a copy has its producer's
+    dtype.
     """
     held = {n: list(nodes) for n, nodes in enumerate(regions)}
     owner = {node: n for n, nodes in held.items() for node in nodes}
@@ -61,7 +63,7 @@ def recompute_cheap(
     for node in reversed(list(graph.nodes)):
         takers = list(dict.fromkeys(owner[u] for u in node.users if u in owner))
         takers = [n for n in takers if n != owner.get(node)]
-        if not takers or op_name(node) not in _CHEAP:
+        if not takers or op_name(node) not in _CHEAP | VIEWS:
             continue
         trials = [(takers, depth) for depth in range(1, _DEEPEST + 1)]
         trials += [([n], depth) for n in takers for depth in range(1, _DEEPEST + 1)]
@@ -161,15 +163,18 @@ class _Attempt:
             self._held[taker] = sorted([*self._held[taker], copy])
             self._owner[copy] = taker
         for original in dict.fromkeys(original for original, _, _ in reversed(self._copies)):
-            self._erase_unread(original)
+            if not original.users:
+                self._replace(original)
         return len(self._copies)
 
-    def _erase_unread(self, node: fx.Node) -> None:
-        if node.users:
-            return
-        if node in self._owner:
-            self._held[self._owner.pop(node)].remove(node)
-        self._graph.erase_node(node)
+    def _replace(self, original: fx.Node) -> None:
+        """Nothing reads it any more: the first copy is the original from now on."""
+        if original in self._owner:
+            self._held[self._owner.pop(original)].remove(original)
+        self._graph.erase_node(original)
+        first = next(copy for source, copy, _ in self._copies if source is original)
+        first.name = original.name
+        first.meta = dict(original.meta)
 
     def _producers(self, node: fx.Node, taker: int, depth: int) -> list[fx.Node]:
         """The node and the cheap ones before it that the taker does not hold, last first."""
@@ -180,7 +185,7 @@ class _Attempt:
                 source
                 for member in layer
                 for source in member.all_input_nodes
-                if op_name(source) in _CHEAP and self._owner.get(source) != taker
+                if op_name(source) in _CHEAP | VIEWS and self._owner.get(source) != taker
             ]
             found |= dict.fromkeys(layer)
         return sorted(found, reverse=True)

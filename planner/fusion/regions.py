@@ -18,18 +18,19 @@ from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
 from planner.cost.devices import Device
+from planner.fusion.dimensions import CAT, STACK
 from planner.fusion.growth import Refusal
-from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
+from planner.fusion.lower import Hint, bound_hint, is_view, lower
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.prices import kernel_time
 from planner.fusion.recompute import recompute_cheap
 from planner.fusion.survey import Survey
 from planner.fusion.weights import Rates, operators_us, rates_of
-from planner.fusion.windows import CAT
 from planner.graph.view import op_name
 
 POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
 """What the automatic regions are called: those without and those with a reduction."""
-_FUSABLE = frozenset((*LOWERINGS, CAT))
+_FUSABLE = frozenset((*LOWERINGS, CAT, STACK))
 _WORTH_ALONE = frozenset(name for name in REDUCTIONS if "norm." in name or "softmax" in name)
 """Operators for which eager passes over a row several times, or slowly once."""
 _MOST_INPUTS = 16
@@ -61,14 +62,17 @@ def find_regions(
     survey = survey_of(graph, matches, hint, rates)
     chosen = survey.choose()
     plans = plans_of(survey, chosen, hint)
-    return plans, refusals(survey, chosen, matches)
+    return plans, refusals(survey, chosen)
 
 
 def survey_of(
     graph: fx.Graph, matches: Sequence[Match], hint: Hint, rates: Rates = _ASSUMED
 ) -> Survey:
     """Every region worth considering, with its predicted saving."""
-    fusable = [node for node in graph.nodes if op_name(node) in _FUSABLE]
+    fusable: dict[fx.Node, None] = {}
+    for node in graph.nodes:
+        if op_name(node) in _FUSABLE or (is_view(node) and node.args[0] in fusable):
+            fusable[node] = None
     alone = [node for node in fusable if op_name(node) in _WORTH_ALONE]
     return Survey(
         graph, fusable, alone, matches, rates, lambda nodes: _lowered(nodes, POINTWISE_CHAIN, hint)
@@ -94,15 +98,14 @@ def plans_of(survey: Survey, chosen: Sequence[int], hint: Hint) -> tuple[RegionP
 
 
 def refusals(
-    survey: Survey, chosen: Sequence[int], matches: Sequence[Match], tried: Collection[int] = ()
+    survey: Survey, chosen: Sequence[int], tried: Collection[int] = ()
 ) -> tuple[Mismatch, ...]:
     """Why matches were not taken, why neighbours are apart, and why operators are left alone that
     are in none of the regions `tried`.
     """
-    by_root = {match.nodes: match for match in matches}
     found: list[Mismatch] = []
     for refusal in survey.growth.seeds:
-        match = by_root[tuple(survey.reach.nodes[n] for n in refusal.nodes)]
+        match = survey.match_of(refusal.nodes)
         said = _said(survey, refusal)
         reason = said if refusal.union else f"not convex: {said}"
         found.append(Mismatch(match.rule, "check", reason, match.root.name))
@@ -115,7 +118,11 @@ def refusals(
             found.append(Mismatch(POINTWISE_CHAIN, "check", reason, node.name))
     inside = reduce(or_, (*chosen, *tried), 0)
     alone = survey.reach.members(survey.fusable & ~inside)
-    left = (Mismatch(POINTWISE_CHAIN, "pattern", _lonely(survey, n), n.name) for n in alone)
+    left = (
+        Mismatch(POINTWISE_CHAIN, "pattern", _lonely(survey, node), node.name)
+        for node in alone
+        if not is_view(node)
+    )
     return (*found, *left)
 
 
@@ -146,7 +153,7 @@ def _lonely(survey: Survey, node: fx.Node) -> str:
     """Why an operator is left to eager."""
     bits = survey.reach.bits((node,))
     region = next(bits_of for bits_of in survey.growth.regions if bits_of & bits)
-    if region != bits:
+    if any(n is not node and not is_view(n) for n in survey.reach.members(region)):
         saves = (survey.prices.saving_us(region) or 0.0) > 0
         beside = "a region with it saves less than those chosen beside it"
         return beside if saves else "no time is predicted to be saved by one kernel with it"
@@ -164,8 +171,6 @@ def _lowered(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion |
     try:
         lowered = lower(nodes, name, hint)
         region = lowered.region
-        if not region.outputs:
-            return "nothing reads its result"
         candidates(region, layout_of(region))
     except (NotLowered, NotEmitted, RuntimeError) as error:
         return str(error)

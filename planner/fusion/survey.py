@@ -9,6 +9,7 @@ from torch import fx
 from fusion_kernels.rule import Match
 from planner.fusion.choice import Option, choose
 from planner.fusion.growth import Growth
+from planner.fusion.lower import without_last_views
 from planner.fusion.pool import first_growth, grown_otherwise, moved, parts
 from planner.fusion.prices import Lowering, Prices
 from planner.fusion.reach import Reach, reach_of
@@ -35,7 +36,9 @@ class Survey:
         self.prices = Prices(self.reach, rates, lowering)
         self.fusable = self.reach.bits(fusable)
         self._alone = self.reach.bits(alone)
-        self._matched = {self.reach.bits(match.nodes): match for match in matches}
+        self._matched = {
+            self._without_last_views(self.reach.bits(match.nodes)): match for match in matches
+        }
         seeds = tuple(self._matched)
         self.growth: Growth = first_growth(self.reach, self.fusable, seeds, self.prices)
         grown = grown_otherwise(self.reach, self.fusable, seeds, self.prices)
@@ -60,6 +63,10 @@ class Survey:
         ]
         return tuple(options[n].nodes for n in choose(options, self.reach.later))
 
+    def match_of(self, nodes: Iterable[int]) -> Match:
+        """The match that consists of these nodes, the last views left out."""
+        return self._matched[sum(1 << n for n in nodes)]
+
     def form(self, bits: int) -> Hashable:
         """Equal for regions that differ in the names of their nodes alone."""
         return self.prices.form(bits)
@@ -80,7 +87,8 @@ class Survey:
         """Take in those that one kernel could compute, that save something and are convex. What a
         rule matches is tried whatever is predicted.
         """
-        for bits in sets:
+        for given in sets:
+            bits = self._without_last_views(given)
             if bits in self._weights or not self._large_enough(bits):
                 continue
             saving = self.prices.saving_us(bits)
@@ -88,6 +96,9 @@ class Survey:
                 saving = max(saving, LEAST_US)
             if saving is not None and saving > 0 and self.reach.convex(bits):
                 self._weights[bits] = saving
+
+    def _without_last_views(self, bits: int) -> int:
+        return self.reach.bits(without_last_views(self.reach.members(bits)))
 
     def _large_enough(self, bits: int) -> bool:
         return bits.bit_count() > 1 or bits & self._alone != 0 or bits in self._matched

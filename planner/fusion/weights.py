@@ -28,7 +28,7 @@ from fusion_kernels.ir import REDUCTIONS, ROW_OPS, Region
 from planner.cost.devices import Device
 from planner.cost.families import NORMALIZATION, SOFTMAX, packet
 from planner.cost.formulas import cost_of
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lowered import LoweredRegion
 from planner.graph.view import op_name, op_node, tensor_meta
 from planner.passes.linear_bias import SPLIT
 
