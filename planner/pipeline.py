@@ -6,7 +6,6 @@ Each stage is a function elsewhere; this is the only file that knows what follow
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,9 +20,9 @@ from planner.bench import FUSED, NORMALIZED, Race, contestants, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
 from planner.fusable_time import fusable_time
+from planner.fusion.apply import fuse_as_planned
 from planner.fusion.module import FusedModule, Packable
 from planner.fusion.plan import FusionPlan, make_plan
-from planner.fusion.rewrite import replace_regions
 from planner.graph.export import capture as export
 from planner.graph.export import second_program
 from planner.graph.op_graph import OpGraph, OpKey
@@ -180,7 +179,7 @@ def fuse(
     with progress.stage("plan the fusions"):
         program = second_program(clean)
         plan, passes = _planned(work, program, max_fusions, seed, progress)
-    programs = {NORMALIZED: clean} | ({FUSED: program} if plan.chosen else {})
+    programs = {NORMALIZED: clean} | ({FUSED: program} if plan.chosen or plan.by_library else {})
     modules = {name: _bound(work, program) for name, program in programs.items()}
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
     runnable = {} if refusal else modules
@@ -242,7 +241,7 @@ def _planned(
     passes += _fusion_passes(
         work,
         program,
-        ("fuse", _rewriter(plan)),
+        ("fuse", fuse_as_planned(plan)),
         ("merge_linear_bias", merge_linear_bias),
         ("reuse_buffers", reuse_buffers),
     )
@@ -319,18 +318,6 @@ def _fusion_passes(
     graphs = work.out / "graphs" if work.out else None
     already = {"take_apart": 0, "fuse": 2}[passes[0][0]]
     return run_passes(program, passes, graphs, len(work.passes) + already)
-
-
-def _rewriter(plan: FusionPlan) -> Pass:
-    """The pass that puts the chosen kernels into the graph."""
-
-    def fuse_regions(program: ExportedProgram) -> tuple[str, ...]:
-        chosen = [(fusion.candidate.lowered, fusion.operator.overload) for fusion in plan.chosen]
-        replace_regions(program.graph, chosen)
-        names = Counter(fusion.operator.name for fusion in plan.chosen)
-        return tuple(f"{count} x {name}" for name, count in sorted(names.items()))
-
-    return fuse_regions
 
 
 def _twin(work: Work) -> nn.Module:

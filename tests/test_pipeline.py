@@ -338,7 +338,7 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every kernel is right, but the rewritten program drops the last norm's weight."""
-    rewriter = pipeline._rewriter
+    rewriter = pipeline.fuse_as_planned
 
     def broken(plan: Any) -> Any:
         right = rewriter(plan)
@@ -355,7 +355,7 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
 
         return change
 
-    monkeypatch.setattr(pipeline, "_rewriter", broken)
+    monkeypatch.setattr(pipeline, "fuse_as_planned", broken)
     fused = _fuse(_block(), _x())
     assert not fused.fused
     assert {row.measure for row in _failed(fused.report)} == {"norm", "difference"}

@@ -99,11 +99,16 @@ def input_hint(parameters: Mapping[str, str]) -> Hint:
     return hint
 
 
-def bound_hint(match: Match | None, fallback: Hint) -> Hint:
-    """The rule's own parameter names for what its match binds, else `fallback`."""
-    if match is None:
-        return fallback
-    names = {value: name for name, value in match.bindings.items() if isinstance(value, fx.Node)}
+def bound_hint(matches: Sequence[Match], fallback: Hint) -> Hint:
+    """The rules' own parameter names for what their matches bind, the first one's where two bind
+    the same; else `fallback`.
+    """
+    names = {
+        value: name
+        for match in reversed(matches)
+        for name, value in match.bindings.items()
+        if isinstance(value, fx.Node)
+    }
     return lambda node: names.get(node) or fallback(node)
 
 
