@@ -62,6 +62,8 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
             raise NotLowered(f"{node.name} is a piece of a concatenation and read elsewhere")
     outputs = tuple(_output(node, names[node, None], shape, rank) for node in results)
     region = builder.finish(name, shape, outputs)
+    if not region.row_length:
+        raise NotLowered("a row without elements is left to eager")
     by_name = {name: node for (node, _), name in names.items() if node not in inside}
     feeding = tuple(by_name[item.name] for item in region.inputs)
     return LoweredRegion(region, feeding, tuple(nodes), results)
