@@ -20,6 +20,7 @@ from fusion_kernels.rule import Stage
 from planner.bench import FUSED, NORMALIZED, Race, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
+from planner.fusable_time import fusable_time
 from planner.fusion.module import FusedModule, Packable
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rewrite import replace_regions
@@ -36,7 +37,7 @@ from planner.passes.runner import Pass, run_passes
 from planner.placement import device_of
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
-from planner.progress import SILENT, Progress
+from planner.progress import SILENT, Progress, Timed
 from planner.rank import op_ids
 from planner.rank import rank as rank_operators
 from planner.report.model import (
@@ -167,6 +168,7 @@ def fuse(
     to `out` (default: a temporary folder). Raises as `audit`.
     """
     require_tables(backends)
+    progress = timed = Timed(progress)
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
     with progress.stage("rewrite"):
@@ -201,6 +203,7 @@ def fuse(
     # Fresh: what ran for the figures above has counted in its buffers.
     returned = _bound(work, programs.get(outcome.result))
     outcome = replace(outcome, extra_weight_bytes=returned.extra_weight_bytes)
+    kept = op_graph(clean) if outcome.result in programs else None
     report = report_of(
         replace(work, passes=(*work.passes, *passes)),
         coverage=coverage,
@@ -208,6 +211,8 @@ def fuse(
         numerics=(*plan.numerics, *numerics),
         benchmark=raced.benchmark,
         outcome=outcome,
+        fusable=fusable_time(work.profile, work.graph, kept, plan),
+        stages=timed.rows,
     )
     returned.report, returned.plan = report, plan
     returned.packable = _packable(programs, outcome, unsound)

@@ -16,11 +16,13 @@ from planner.report.model import (
     BackendCoverage,
     Benchmark,
     CaptureInfo,
+    FusableTime,
     ModelInfo,
     NumericsRow,
     Outcome,
     ProfileInfo,
     Report,
+    StageRow,
 )
 from planner.work import Work
 
@@ -36,6 +38,8 @@ def report_of(
     numerics: tuple[NumericsRow, ...] = (),
     benchmark: Benchmark = _NO_RACE,
     outcome: Outcome | None = None,
+    fusable: FusableTime | None = None,
+    stages: tuple[StageRow, ...] = (),
 ) -> Report:
     """The report of a run; what a verb has not done stays empty."""
     profile = work.profile
@@ -52,6 +56,8 @@ def report_of(
         numerics=numerics,
         benchmark=benchmark,
         outcome=outcome,
+        fusable=fusable,
+        stages=stages,
     )
 
 

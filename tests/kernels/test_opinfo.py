@@ -36,7 +36,8 @@ from fusion_kernels.evaluate import evaluate
 from fusion_kernels.ir import Region
 from fusion_kernels.load import load_kernel
 from fusion_kernels.tolerances import NumericsResult, check
-from planner.fusion.lower import LoweredRegion, input_hint, lower
+from planner.fusion.lower import input_hint, lower
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.subgraph import extract, run_in_float64
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)

@@ -158,9 +158,7 @@ OPERATIONS: dict[str, Operation] = {
     "minimum": _binary(torch.minimum),
     "atan2": Operation(("float", "float"), torch.atan2),
     "relu": _unary(torch.relu),
-    "gelu": Operation(
-        ("float",), lambda x, form: F.gelu(x, approximate=form), (("none", "tanh"),)
-    ),
+    "gelu": Operation(("float",), lambda x, form: F.gelu(x, approximate=form), (("none", "tanh"),)),
     "silu": _unary(F.silu),
     "sigmoid": _unary(torch.sigmoid),
     "tanh": _unary(torch.tanh),
@@ -218,9 +216,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "matmul": _unary(lambda x: x @ x.transpose(-1, -2)),
     "transpose": Operation(("any",), Tensor.transpose, ((-1,), (-2, 0)), is_view=True),
-    "first_half": Operation(
-        ("any",), lambda x: x[..., : (x.shape[-1] + 1) // 2], is_view=True
-    ),
+    "first_half": Operation(("any",), lambda x: x[..., : (x.shape[-1] + 1) // 2], is_view=True),
     "flatten": Operation(("any",), torch.flatten, ((0, -2), (1, -1)), is_view=True),
     "unsqueeze": Operation(("any",), torch.unsqueeze, ((0, -1, 1),), is_view=True),
     "expand": Operation(("any",), lambda x: x.expand(2, *x.shape), is_view=True),
