@@ -73,6 +73,8 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
             names[node, piece] = _lower_node(builder, node, names, piece, found, slots)
     outputs = tuple(_output(node, names, windows, found, slots) for node in results)
     region = builder.finish(name, slots.shape, outputs)
+    if not region.row_length:
+        raise NotLowered("a row without elements is left to eager")
     return LoweredRegion(
         region,
         inputs,

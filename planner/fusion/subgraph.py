@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
 from planner.fusion.grouped_product import grouped_product
@@ -94,6 +95,12 @@ _OWN_DEFAULTS: dict[str, Callable[[torch.dtype], dict[str, float]]] = {
     "aten.rms_norm.default": _epsilon,
     "aten.nan_to_num.default": _limits,
 }
+# Operators that take the dtype to compute in.
+_WITH_DTYPE = (
+    *("aten.softmax.int", "aten.log_softmax.int", "aten.linalg_vector_norm.default"),
+    *("aten.sum.default", "aten.sum.dim_IntList", "aten.nansum.default", "aten.cumsum.default"),
+    *("aten.mean.default", "aten.mean.dim", "aten.prod.default", "aten.prod.dim_int"),
+)
 
 
 # An operator may lay its float64 result out otherwise, as attention does, so that a view copies.
@@ -113,6 +120,8 @@ class _Float64(fx.Interpreter):
             result = self._drawn(n)
         elif n.op == "call_function" and op_name(n) in _OWN_DEFAULTS:
             result = self._with_own_defaults(n)
+        elif n.op == "call_function" and op_name(n) in _WITH_DTYPE:
+            result = self._in_float64(n)
         elif n.op == "call_function" and op_name(n) in _INSTEAD:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             result = _INSTEAD[op_name(n)](*args, **kwargs)
@@ -138,6 +147,12 @@ class _Float64(fx.Interpreter):
                 given[name] = value
         return self.call_function(n.target, args[:1], given)
 
+    def _in_float64(self, n: fx.Node) -> Any:
+        """A floating dtype to compute in is float64 here."""
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = pytree.tree_map_only(torch.dtype, _float64, (args, kwargs))
+        return self.call_function(n.target, args, kwargs)
+
     def _drawn(self, n: fx.Node) -> Any:
         def narrowed(source: fx.Node) -> Any:
             value = self.env[source]
@@ -146,6 +161,10 @@ class _Float64(fx.Interpreter):
 
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), narrowed)
         return self.call_function(n.target, args, kwargs)
+
+
+def _float64(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def _rounded(value: Any, dtype: torch.dtype) -> Any:

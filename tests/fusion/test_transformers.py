@@ -14,6 +14,8 @@ import transformers as tf
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fusion_kernels.compile import Target, compile_ahead
+from fusion_kernels.load import load_kernel
 from planner.graph.view import op_name
 
 SIZES = {
@@ -204,3 +206,30 @@ def test_everything_between_products_and_attention_is_in_a_region(name: str, fus
         for out, wanted in pairs:
             torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
     assert found.module.fallbacks == 0
+
+
+TARGETS = (("cuda", 80), ("cuda", 90), ("cuda", 100), ("hip", "gfx942"), ("hip", "gfx950"))
+MOST_REGISTERS = 128
+# Sine and cosine of a large number keep seven words of 2/pi in an array, spilled or not.
+ARRAY_BYTES = 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kernel_compiles_for_gpus_without_spills(
+    name: str, target: Target, fuse_all: Any
+) -> None:
+    """The kernels of every way to fuse every place, with their default configurations."""
+    make, inputs, _ = MODELS[name]
+    found = fuse_all(make().eval(), (), inputs())
+    sources = {way.source.file_name: way.source for ways in found.places for way in ways}
+    assert len(sources) >= 4
+    for source in sources.values():
+        kernel = load_kernel(source.text, source.name).kernels[f"{source.name}_kernel"]
+        arguments = {**source.parameters, **source.constexprs}
+        used = compile_ahead(kernel, arguments, target=target, num_warps=source.config.num_warps)
+        arrays = any(statement.op in ("sin", "cos") for statement in source.region.body)
+        assert used.usage.local_bytes <= ARRAY_BYTES * arrays, source.file_name
+        assert not used.usage.spilled_registers, source.file_name
+        assert used.usage.registers <= MOST_REGISTERS, source.file_name
