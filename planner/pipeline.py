@@ -23,6 +23,7 @@ from planner.cost.families import is_work
 from planner.fusion.module import FusedModule, Packable
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rewrite import replace_regions
+from planner.graph.autocast import without_autocast
 from planner.graph.export import capture as export
 from planner.graph.export import second_program
 from planner.graph.op_graph import OpGraph, OpKey
@@ -220,15 +221,16 @@ def _planned(
     """The plan for `program`, which has the chosen kernels in it afterwards."""
     kernels = (work.out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
-    plan = make_plan(
-        program,
-        work.device,
-        work.torch_device,
-        kernels,
-        max_fusions=most,
-        seed=seed,
-        progress=progress,
-    )
+    with without_autocast():
+        plan = make_plan(
+            program,
+            work.device,
+            work.torch_device,
+            kernels,
+            max_fusions=most,
+            seed=seed,
+            progress=progress,
+        )
     passes += _fusion_passes(
         work,
         program,

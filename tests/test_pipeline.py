@@ -581,11 +581,31 @@ def test_an_example_in_another_layout_is_verified_fused(layout: str) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_a_program_that_refuses_its_own_example_is_not_used() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        fused = _fuse(Applied(lambda m, x: gelu(x + m.bias) * 2).eval(), _x())
+    def forward(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        x.add_(0.0)
+        return gelu(y + m.bias) * 2
+
+    x = _x()
+    fused = _fuse(Applied(forward).eval(), x, x)
     assert not fused.fused
     assert fused.report.outcome is not None
-    assert "does not take its own example: autocast is on" in fused.report.outcome.reason
+    assert "does not take its own example: inputs share" in fused.report.outcome.reason
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_model_under_autocast_is_verified_and_fused_for_it() -> None:
+    model, x = _block(), _x()
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = _fuse(model, x)
+        assert fused.fused
+        assert _failed(fused.report) == []
+        out, expected = fused(x), model(x)
+        assert fused.fallbacks == 0
+    assert out.dtype is expected.dtype
+    whole = [row for row in fused.report.numerics if row.subject == "Block"]
+    assert min(row.eager_error or 0.0 for row in whole) > 1e-4  # eager ran in 16 bits
+    with pytest.warns(UserWarning, match="autocast is off, the program was captured under"):
+        assert torch.equal(fused(x), model(x))
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.graph.autocast import without_autocast
 from planner.graph.randomness import draws_numbers
 from planner.graph.view import CASTS, op_name
 
@@ -59,7 +60,7 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     Operators that draw random numbers run in their own dtypes, where they draw the program's
     numbers. Nothing else is rounded.
     """
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast():
         result: tuple[Any, ...] = _Float64(module).run(*map(_widened, values))
     return result
 
