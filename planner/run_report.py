@@ -19,6 +19,7 @@ from planner.report.model import (
     ModelInfo,
     NumericsRow,
     Outcome,
+    Precision,
     ProfileInfo,
     Report,
 )
@@ -36,6 +37,7 @@ def report_of(
     numerics: tuple[NumericsRow, ...] = (),
     benchmark: Benchmark = _NO_RACE,
     outcome: Outcome | None = None,
+    precision: Precision = "exact",
 ) -> Report:
     """The report of a run; what a verb has not done stays empty."""
     profile = work.profile
@@ -52,6 +54,7 @@ def report_of(
         numerics=numerics,
         benchmark=benchmark,
         outcome=outcome,
+        precision=precision,
     )
 
 

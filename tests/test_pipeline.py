@@ -21,11 +21,13 @@ from torch.nn.functional import gelu
 
 import planner
 from planner import pipeline, rewriting
+from planner import planning as planning_of_programs
 from planner.bench import Race
 from planner.environment import environment
 from planner.facts import facts_folder
 from planner.fusion import plan as planning
 from planner.fusion.module import FusedModule
+from planner.fusion.precision import UnknownPrecision
 from planner.graph.errors import TrainingMode
 from planner.placement import WrongDevice, is_on
 from planner.report.io import to_json
@@ -319,7 +321,7 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every kernel is right, but the rewritten program drops the last norm's weight."""
-    rewriter = pipeline._rewriter
+    rewriter = planning_of_programs._rewriter
 
     def broken(plan: Any) -> Any:
         right = rewriter(plan)
@@ -336,7 +338,7 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
 
         return change
 
-    monkeypatch.setattr(pipeline, "_rewriter", broken)
+    monkeypatch.setattr(planning_of_programs, "_rewriter", broken)
     fused = _fuse(_block(), _x())
     assert not fused.fused
     assert {row.measure for row in _failed(fused.report)} == {"norm", "difference"}
@@ -606,6 +608,50 @@ def test_a_model_under_autocast_is_verified_and_fused_for_it() -> None:
     assert min(row.eager_error or 0.0 for row in whole) > 1e-4  # eager ran in 16 bits
     with pytest.warns(UserWarning, match="autocast is off, the program was captured under"):
         assert torch.equal(fused(x), model(x))
+
+
+# --- precision -------------------------------------------------------------------------------
+
+
+class Rounding(nn.Module):
+    """Rounds to bfloat16 between two chains in float32, as a norm of a 16-bit model does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded = (gelu(self.fc(x)) * x).to(torch.bfloat16)
+        return torch.tanh(rounded.float() + x)
+
+
+@pytest.mark.usefixtures("machine")
+def test_high_precision_leaves_casts_out_of_kernel_and_reference() -> None:
+    torch.manual_seed(0)
+    model, x = Rounding().eval(), _x()
+    runs = {name: _fuse(model, x, precision=name) for name in ("exact", "high")}
+    truth = model.double()
+    exact = torch.tanh(gelu(truth.fc(x.double())) * x.double() + x.double())
+    errors = {
+        name: torch.linalg.vector_norm(fused(x).double() - exact) for name, fused in runs.items()
+    }
+    for name, fused in runs.items():
+        assert fused.fused
+        assert fused.report.precision == name
+        assert _failed(fused.report) == []
+        assert ("to_copy" in str(fused.plan.chosen[0].candidate.lowered.region)) == (
+            name == "exact"
+        )
+    assert errors["high"] < 1e-5 < 1e-3 < errors["exact"]
+    (row,) = runs["high"].report.fusions
+    assert set(row.unrounded) < set(row.nodes)
+    assert len(row.unrounded) == 1
+    assert all(not row.unrounded for row in runs["exact"].report.fusions)
+
+
+def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownPrecision, match="exact or high"):
+        _fuse(_block(), _x(), precision="low")
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.fusion.precision import unrounded
 from planner.fusion.windows import CAT, Windows, operand_windows, windows_of
 from planner.graph.view import op_name
 
@@ -28,13 +29,14 @@ _Place = tuple[fx.Node, Window | None]
 @dataclass(frozen=True, slots=True)
 class LoweredRegion:
     """A region with the graph nodes that feed it (in the region's input order) and those it
-    replaces.
+    replaces. `unrounded` are casts among these that it leaves out.
     """
 
     region: Region
     inputs: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
+    unrounded: tuple[fx.Node, ...] = ()
 
 
 def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
@@ -52,9 +54,13 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
         names[source, window] = _declare(builder, source, shape, hint, window)
     if _broadcast(_placed_shape(*place, shape) for place in names) != shape:
         raise NotLowered("its shape is not the one that its inputs broadcast to")
+    left_out = unrounded(nodes)
     for node in nodes:
         for window in windows[node]:
-            names[node, window] = _lower_node(builder, node, names, shape, window)
+            if node in left_out:
+                names[node, window] = _operand(node.args[0], names, window)
+            else:
+                names[node, window] = _lower_node(builder, node, names, shape, window)
     results = tuple(node for node in nodes if any(user not in inside for user in node.users))
     rank = builder.row_rank
     for node in results:
@@ -64,7 +70,7 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     region = builder.finish(name, shape, outputs)
     by_name = {name: node for (node, _), name in names.items() if node not in inside}
     feeding = tuple(by_name[item.name] for item in region.inputs)
-    return LoweredRegion(region, feeding, tuple(nodes), results)
+    return LoweredRegion(region, feeding, tuple(nodes), results, left_out)
 
 
 def input_hint(parameters: Mapping[str, str]) -> Hint:

@@ -77,6 +77,11 @@ class FusionPlan:
     def chosen(self) -> tuple[Fusion, ...]:
         return tuple(fusion for fusion in self.fusions if fusion.kept)
 
+    @property
+    def unrounded(self) -> frozenset[str]:
+        """The casts that the chosen kernels leave out."""
+        return frozenset(n.name for f in self.chosen for n in f.candidate.lowered.unrounded)
+
     def withdrawn(self, stage: Stage, reason: str) -> FusionPlan:
         """The same plan with nothing kept, because the whole did not stand up to `stage`."""
         fusions = tuple(
