@@ -113,20 +113,35 @@ def _record(launch: Any, inputs: tuple[Tensor, ...], result: Any) -> Recorded | 
         return None
     grid, args, kwargs, compiled = launch
     outputs = (result,) if isinstance(result, Tensor) else tuple(result)
-    positions = {id(t): (True, i) for i, t in enumerate((*inputs, *outputs))}
-    if any(isinstance(arg, Tensor) and id(arg) not in positions for arg in args):
+    operands = (*inputs, *outputs)
+    places = [_place(arg, operands) if isinstance(arg, Tensor) else (False, arg) for arg in args]
+    if None in places:
         return None
-    if not all(tensor.is_contiguous() for tensor in (*inputs, *outputs)):
+    if not all(tensor.is_contiguous() for tensor in operands):
         return None
-    arguments = [positions.get(id(arg), (False, arg)) for arg in args]
     constexprs = [(False, value) for name, value in kwargs.items() if name != "num_warps"]
     return Recorded(
         start=compiled[tuple([*grid, 1, 1][:3])],
-        arguments=(*arguments, *constexprs),
+        arguments=(*[place for place in places if place is not None], *constexprs),
         outputs=tuple((t.shape, t.dtype) for t in outputs),
         device=outputs[0].device,
         single=isinstance(result, Tensor),
     )
+
+
+def _place(arg: Tensor, operands: tuple[Tensor, ...]) -> tuple[bool, Any] | None:
+    """Which operand the argument is, or is the codes of; None for neither, and where two may be
+    meant. The kernel takes an operand by its address alone.
+    """
+    for position, operand in enumerate(operands):
+        if arg is operand:
+            return True, position
+    places = [n for n, operand in enumerate(operands) if arg.data_ptr() == operand.data_ptr()]
+    return (True, places[0]) if len(places) == 1 and _has_codes(operands[places[0]]) else None
+
+
+def _has_codes(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1
 
 
 def _aligned(tensors: tuple[Tensor, ...]) -> bool:

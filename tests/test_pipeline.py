@@ -654,6 +654,44 @@ def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
         _fuse(_block(), _x(), precision="low")
 
 
+# --- 8-bit storage ---------------------------------------------------------------------------
+
+
+class Quantized(nn.Module):
+    """A weight stored in 8 bits with a scale a row, an 8-bit input, and an 8-bit result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randn(16, 24)
+        self.register_buffer("scale", weight.abs().amax(1, keepdim=True) / 448)
+        self.register_buffer("codes", (weight / self.scale).to(torch.float8_e4m3fn))
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        weight = self.codes.to(torch.float32) * self.scale
+        h = nn.functional.linear(x, weight) + residual.to(torch.float32)
+        scale = h.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 448
+        return (h / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.usefixtures("machine")
+def test_8_bit_storage_is_read_and_written_by_kernels() -> None:
+    torch.manual_seed(0)
+    model, x = Quantized().eval(), _x()
+    residual = torch.randn(5, 16).to(torch.float8_e5m2)
+    fused = _fuse(model, x, residual)
+    assert fused.fused
+    assert _failed(fused.report) == []
+    assert "float8_e4m3fn" in {row.dtype for row in fused.report.numerics}
+    nodes = [row.nodes for row in fused.report.fusions]
+    assert [len(names) for names in nodes] == [2, 9]
+    codes, scale = fused(x, residual)
+    expected, expected_scale = model(x, residual)
+    assert codes.dtype is torch.float8_e4m3fn
+    torch.testing.assert_close(scale, expected_scale)
+    apart = codes.view(torch.uint8).int() - expected.view(torch.uint8).int()
+    assert apart.abs().max() <= 1
+
+
 # --- refusals --------------------------------------------------------------------------------
 
 
