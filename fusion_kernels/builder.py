@@ -39,6 +39,15 @@ class NotLowered(Exception):
     """A graph node that a region cannot express; the message is the reason shown to the user."""
 
 
+def dtype_refusal(dtype: str) -> str:
+    """Why a region holds no tensor of this dtype ("float64"); "" where it does."""
+    if dtype in _SUPPORTED:
+        return ""
+    if dtype == "float64":
+        return "float64 tensors are left to eager: kernels compute in float32"
+    return f"{dtype} tensors have no kernel expression"
+
+
 class Builder:
     """Collects the statements of one region. Floating values are float32 whatever their
     storage; 8-bit ones are decoded where they are first read.
@@ -68,8 +77,7 @@ class Builder:
         window: Window | None = None,
     ) -> str:
         """Declare a tensor the region reads (see `Input`); returns its name."""
-        if dtype not in _SUPPORTED:
-            raise NotLowered(f"{dtype} tensors have no kernel expression")
+        _require_supported(dtype)
         name = self._fresh(hint)
         self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank, window))
         self._dtypes[name] = dtype if dtype in FLOAT8 else _compute_dtype(dtype)
@@ -81,8 +89,7 @@ class Builder:
         """The statements that follow come from graph node `origin`, whose result has
         `result_dtype` and whose first operand has `operand_shape`.
         """
-        if result_dtype not in _SUPPORTED:
-            raise NotLowered(f"{result_dtype} tensors have no kernel expression")
+        _require_supported(result_dtype)
         self._origin, self._hint, self.result_dtype = origin, hint, result_dtype
         self.operand_shape = tuple(operand_shape)
 
@@ -103,8 +110,7 @@ class Builder:
 
     def cast(self, value: Operand, dtype: str) -> str:
         """The user's cast: a floating value is rounded through `dtype` and stays float32."""
-        if dtype not in _SUPPORTED:
-            raise NotLowered(f"a cast to {dtype} has no kernel expression")
+        _require_supported(dtype)
         if dtype not in (*FLOATING, *FLOAT8):
             return str(self._converted(value, dtype))
         widened = str(self.floating(value))
@@ -300,6 +306,12 @@ class Builder:
             number += 1
             name = f"{base}_{number}"
         return name
+
+
+def _require_supported(dtype: str) -> None:
+    reason = dtype_refusal(dtype)
+    if reason:
+        raise NotLowered(reason)
 
 
 def _compute_dtype(dtype: str) -> str:

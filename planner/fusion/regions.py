@@ -20,6 +20,7 @@ from fusion_kernels.emit.layout import NotEmitted, layout_of
 from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
+from planner.fusion.dtypes import refused_dtype
 from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
 from planner.fusion.windows import CAT
 from planner.graph.randomness import drawing_nodes
@@ -58,7 +59,11 @@ def find_regions(
             rejected.append(Mismatch(match.rule, "check", reason, match.root.name))
     for node in graph.nodes:
         if op_name(node) in _FUSABLE and node not in growth.group_of:
-            growth.single(node)
+            reason = refused_dtype(node)
+            if reason:
+                rejected.append(Mismatch(POINTWISE_CHAIN, "check", reason, node.name))
+            else:
+                growth.single(node)
     for node in graph.nodes:
         for source in node.all_input_nodes:
             reason = growth.merge(source, node)
