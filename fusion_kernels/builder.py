@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from math import prod
 from typing import Any
 
 import torch
@@ -53,16 +52,16 @@ class Builder:
     storage; 8-bit ones are decoded where they are first read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, row_rank: int = 0, row_length: int = 1) -> None:
+        """The last `row_rank` dimensions form a row, of `row_length` elements."""
         self._inputs: list[Input] = []
         self._body: list[Statement] = []
         self._dtypes: dict[str, str] = {}
         self._decoded: dict[str, str] = {}
         self._origin = ""
         self._hint = ""
-        self.row_rank = 0
+        self.row_rank, self.row_length = row_rank, row_length
         self.result_dtype = "float32"
-        self.operand_shape: tuple[int, ...] = ()
 
     def __contains__(self, name: str) -> bool:
         return name in self._dtypes
@@ -83,15 +82,12 @@ class Builder:
         self._dtypes[name] = dtype if dtype in FLOAT8 else _compute_dtype(dtype)
         return name
 
-    def at(
-        self, origin: str, hint: str, result_dtype: str, operand_shape: Sequence[int] = ()
-    ) -> None:
+    def at(self, origin: str, hint: str, result_dtype: str) -> None:
         """The statements that follow come from graph node `origin`, whose result has
-        `result_dtype` and whose first operand has `operand_shape`.
+        `result_dtype`.
         """
         _require_supported(result_dtype)
         self._origin, self._hint, self.result_dtype = origin, hint, result_dtype
-        self.operand_shape = tuple(operand_shape)
 
     def apply(self, op: str, *args: Operand, hint: str = "") -> str:
         """Append `op(args)` with operands promoted to one dtype; returns the result's name."""
@@ -159,13 +155,6 @@ class Builder:
         """A number everywhere, in the dtype of `value` or in `dtype`."""
         return self.full(number, dtype or self.dtype_of(value))
 
-    def aligned_with_channels(self, value: str) -> bool:
-        """Whether a vector with one element a channel (dimension 1) broadcasts as it lies: it has
-        one element, or the region is a matrix.
-        """
-        item = next((item for item in self._inputs if item.name == value), None)
-        return item is not None and (prod(item.shape) == 1 or len(item.shape) == 2)
-
     def zero_like(self, value: Operand) -> Operand:
         """The literal zero of the value's dtype."""
         return 0.0 if self.dtype_of(value) == "float32" else 0
@@ -197,17 +186,6 @@ class Builder:
     def as_result(self, value: str) -> str:
         """The value brought to the compute dtype of `result_dtype`."""
         return str(self._converted(value, _compute_dtype(self.result_dtype)))
-
-    def row_over(self, rank: int) -> None:
-        """Declare that the last `rank` dimensions form a row; one region has one kind of row."""
-        if self.row_rank not in (0, rank):
-            raise NotLowered("two reductions over different dimensions in one region")
-        self.row_rank = rank
-
-    @property
-    def row_length(self) -> int:
-        """Elements of the current operand's row."""
-        return prod(self.operand_shape[len(self.operand_shape) - self.row_rank :])
 
     def finish(self, name: str, shape: Sequence[int], outputs: Sequence[Output]) -> Region:
         """The region, with statements nothing reads left out. Inputs stay: also one whose values
@@ -343,7 +321,8 @@ _THROUGH = {"uint8": "int64", "int8": "int32", "int16": "int32"}
 # What the text of a kernel or its launcher calls its own.
 _TEMPLATE_NAMES = (
     "tl torch triton row rows cols mask row_mask col_mask offsets shape n_rows n_cols n_elements "
-    "erf tanh grid start mean centered variance out max float tuple BLOCK_SIZE ROWS NUM_WARPS"
+    "erf tanh grid start product mean centered variance out max float tuple BLOCK_SIZE ROWS "
+    "NUM_WARPS"
 )
 # Names made of others: pointers, strides, sizes, indices.
 _PARAMETER = re.compile(

@@ -88,7 +88,8 @@ def region_shape(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[int, 
         if item.window is not None:
             shape[item.window.dim] = region.shape[item.window.dim]
         shapes.append(shape)
-    return tuple(torch.broadcast_shapes(*shapes))
+    cut = [size if d in region.cut else 1 for d, size in enumerate(region.shape)]
+    return tuple(torch.broadcast_shapes(*shapes, cut))
 
 
 def output_shape(output: Output, region: Region, shape: Sequence[int]) -> tuple[int, ...]:
@@ -158,6 +159,10 @@ def _row_operation(op: str, args: list[Any], row: tuple[int, ...]) -> Any:
         return _layer_norm(x, row, *args[1:])
     if op == "row_sum":
         return x.sum(dims, keepdim=True, dtype=x.dtype)
+    if op == "row_prod":
+        for dim in dims:
+            x = x.prod(dim, keepdim=True, dtype=x.dtype)
+        return x
     if op == "row_mean":
         return x.mean(dims, keepdim=True)
     return x.amax(dims, keepdim=True) if op == "row_max" else x.amin(dims, keepdim=True)
@@ -173,11 +178,16 @@ def _layer_norm(
     would lose in it what eager's kernel keeps. |x - x[0]| is at most sqrt(n) standard deviations,
     so the shift costs 6e-8 * sqrt(n) at worst.
     """
+    weight, bias = (None if value is None else _of_row(value, row) for value in (weight, bias))
     first = x
     for dim in range(-len(row), 0):
         first = first.narrow(dim, 0, 1)
-    scale, shift = (None if value is None else value.expand(row) for value in (weight, bias))
-    return torch.native_layer_norm(x - first, row, scale, shift, eps)[0]
+    return torch.native_layer_norm(x - first, row, weight, bias, eps)[0]
+
+
+def _of_row(value: torch.Tensor, row: tuple[int, ...]) -> torch.Tensor:
+    """A value that is the same for every row, as large as one."""
+    return value.reshape(value.shape[max(0, value.dim() - len(row)) :]).expand(row)
 
 
 def _cast(value: torch.Tensor, through: str, dtype: str) -> torch.Tensor:

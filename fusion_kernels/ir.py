@@ -4,11 +4,11 @@ A region iterates over `shape`. Inputs are loaded at every point (a dimension of
 broadcasts), the body is a sequence of statements in float32 (integers and booleans keep their
 dtype), outputs are stored rounded once to their dtype. A tensor in an 8-bit floating dtype is read
 and stored as its codes, which are "uint8" and which functions turn into float32 and back. With
-`row_rank` > 0 the last `row_rank` dimensions form a row: `row_sum`, `row_mean`, `row_max` and
-`row_min` reduce over it to one value a row, and `layer_norm(x, weight, bias, eps)` is (x - mean)
-/ sqrt(variance + eps) * weight + bias over it, with None for a missing weight or bias. An output
-is as large as the region, or holds one value a row. `row_max` and `row_min` need not see a NaN;
-what must is written out by the lowering.
+`row_rank` > 0 the last `row_rank` dimensions form a row: `row_sum`, `row_prod`, `row_mean`,
+`row_max` and `row_min` reduce over it to one value a row, and `layer_norm(x, weight, bias, eps)`
+is (x - mean) / sqrt(variance + eps) * weight + bias over it, with None for a missing weight or
+bias. An output is as large as the region, or holds one value a row. `row_max` and `row_min` need
+not see a NaN; what must is written out by the lowering.
 
 `cat(dim, start, a, end, b, end ...)` puts pieces beside one another along a dimension of the
 region, counted from the last: `a` from `start` to the first `end`, and so on. What a piece is made
@@ -40,7 +40,7 @@ SHORT_DTYPE = {
 
 INTEGER_LIMITS = {f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
 
-REDUCTIONS = ("row_sum", "row_mean", "row_max", "row_min")
+REDUCTIONS = ("row_sum", "row_prod", "row_mean", "row_max", "row_min")
 ROW_OPS = (*REDUCTIONS, "layer_norm")
 
 INFIX = {

@@ -12,6 +12,7 @@ from fusion_kernels.pointwise.arithmetic import ARITHMETIC
 from fusion_kernels.pointwise.casts import CASTS
 from fusion_kernels.pointwise.comparison import COMPARISON
 from fusion_kernels.pointwise.decomposed import decomposed
+from fusion_kernels.pointwise.normalization import NORMALIZATION
 from fusion_kernels.pointwise.special import SPECIAL
 from fusion_kernels.reductions import REDUCTIONS
 
@@ -42,6 +43,7 @@ POINTWISE: dict[str, Lowering] = {
     **ACTIVATION,
     **CASTS,
     **SPECIAL,
+    **NORMALIZATION,
 }
 POINTWISE |= decomposed((f"aten.{name}" for name in _DECOMPOSED), POINTWISE)
 

@@ -1,8 +1,9 @@
 """ATen reductions over a row, and what is made of them, as region statements.
 
 A row is the last dimensions of the region. Each entry takes the builder and the operator's
-arguments, dimensions as they stand in the call, and returns the name of the result: one value a
-row, or one an element for softmax and the norms. Reduced dimensions are kept, with size 1.
+arguments, and returns the name of the result: one value a row, or one an element for softmax and
+the norms. Which dimensions a call reduces, and whether it keeps them, is settled before: here the
+row is the builder's.
 """
 
 from __future__ import annotations
@@ -19,48 +20,58 @@ Value = Any  # the name of a value in the region, or a Python literal
 def _layer_norm(
     b: Builder,
     x: Value,
-    normalized_shape: tuple[int, ...],
+    _normalized_shape: tuple[int, ...],
     weight: Value = None,
     bias: Value = None,
     eps: float = 1e-5,
     *_: object,
 ) -> str:
-    b.row_over(len(normalized_shape))
     return b.apply("layer_norm", x, weight, bias, float(eps))
+
+
+def _group_norm(
+    b: Builder,
+    x: Value,
+    _num_groups: int,
+    weight: Value = None,
+    bias: Value = None,
+    eps: float = 1e-5,
+    *_: object,
+) -> str:
+    """A layer_norm of each group; weight and bias have one element a channel."""
+    normed = b.apply("layer_norm", x, None, None, float(eps))
+    scaled = normed if weight is None else b.apply("mul", normed, weight)
+    return scaled if bias is None else b.apply("add", scaled, bias)
 
 
 def _rms_norm(
     b: Builder,
     x: Value,
-    normalized_shape: tuple[int, ...],
+    _normalized_shape: tuple[int, ...],
     weight: Value = None,
     eps: float | None = None,
 ) -> str:
     """x / sqrt(mean(x^2) + eps) * weight; without eps that of float32, in which eager computes
     16-bit tensors too.
     """
-    b.row_over(len(normalized_shape))
     least = _EPSILON if eps is None else float(eps)
     mean = b.apply("row_mean", b.apply("mul", x, x))
     normed = b.apply("mul", x, b.apply("rsqrt", b.apply("add", mean, least)))
     return normed if weight is None else b.apply("mul", normed, weight)
 
 
-def _softmax(b: Builder, x: Value, dim: int, *_: object, **__: object) -> str:
-    _over(b, dim)
+def _softmax(b: Builder, x: Value, *_: object, **__: object) -> str:
     exponential = _shifted_exponential(b, x)[1]
     return b.apply("div", exponential, b.apply("row_sum", exponential))
 
 
-def _log_softmax(b: Builder, x: Value, dim: int, *_: object, **__: object) -> str:
-    _over(b, dim)
+def _log_softmax(b: Builder, x: Value, *_: object, **__: object) -> str:
     shifted, exponential = _shifted_exponential(b, x)
     return b.apply("sub", shifted, b.apply("log", b.apply("row_sum", exponential)))
 
 
-def _logsumexp(b: Builder, x: Value, dim: Any, keepdim: bool = False) -> str:
+def _logsumexp(b: Builder, x: Value, *_: object, **__: object) -> str:
     """An infinite largest value is not taken off: inf - inf is no number, and exp(-inf) is 0."""
-    _over(b, dim, keepdim)
     x = b.floating(x)
     largest = b.apply("row_max", x)
     finite = b.apply("lt", b.apply("abs", largest), float("inf"))
@@ -78,21 +89,22 @@ def _shifted_exponential(b: Builder, x: Value) -> tuple[str, str]:
     return shifted, b.apply("exp", shifted)
 
 
-def _sum(b: Builder, x: Value, dim: Any = None, keepdim: bool = False, **_: object) -> str:
-    _over(b, dim, keepdim)
+def _sum(b: Builder, x: Value, *_: object, **__: object) -> str:
     return b.apply("row_sum", b.cast(x, b.result_dtype) if _is_whole(b) else b.floating(x))
 
 
-def _mean(b: Builder, x: Value, dim: Any = None, keepdim: bool = False, **_: object) -> str:
-    _over(b, dim, keepdim)
+def _product(b: Builder, x: Value, *_: object, **__: object) -> str:
+    return b.apply("row_prod", b.cast(x, b.result_dtype) if _is_whole(b) else b.floating(x))
+
+
+def _mean(b: Builder, x: Value, *_: object, **__: object) -> str:
     return b.apply("row_mean", x)
 
 
 def _extreme(op: str) -> Callable[..., str]:
     """amax and amin, which are NaN for a row that holds one."""
 
-    def lower(b: Builder, x: Value, dim: Any = (), keepdim: bool = False) -> str:
-        _over(b, dim, keepdim)
+    def lower(b: Builder, x: Value, *_: object, **__: object) -> str:
         if b.dtype_of(x) == "bool":
             return b.apply("ne", b.apply(op, b.cast(x, "int32")), 0)
         found = b.apply(op, x)
@@ -107,17 +119,15 @@ def _extreme(op: str) -> Callable[..., str]:
 def _truth(op: str) -> Callable[..., str]:
     """any and all: the largest and the smallest of what is true."""
 
-    def lower(b: Builder, x: Value, dim: Any = None, keepdim: bool = False) -> str:
-        _over(b, dim, keepdim)
+    def lower(b: Builder, x: Value, *_: object, **__: object) -> str:
         true = x if b.dtype_of(x) == "bool" else b.apply("ne", x, b.zero_like(x))
         return b.apply("ne", b.apply(op, b.cast(true, "int32")), 0)
 
     return lower
 
 
-def _variance(b: Builder, x: Value, dim: Any = None, *_: object, **kwargs: Any) -> str:
+def _variance(b: Builder, x: Value, *_: object, **kwargs: Any) -> str:
     """Of deviations from the mean, whose own mean (the rounding of the first) is taken off."""
-    _over(b, dim, bool(kwargs.get("keepdim", False)))
     correction = kwargs.get("correction")
     degrees = b.row_length - (1.0 if correction is None else float(correction))
     if degrees <= 0:
@@ -128,8 +138,8 @@ def _variance(b: Builder, x: Value, dim: Any = None, *_: object, **kwargs: Any) 
     return b.apply("div", squares, degrees)
 
 
-def _unbiased(b: Builder, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> str:
-    return _variance(b, x, dim, correction=int(unbiased), keepdim=keepdim)
+def _unbiased(b: Builder, x: Value, _dim: Any, unbiased: bool = True, *_: object) -> str:
+    return _variance(b, x, correction=int(unbiased))
 
 
 def _root(variance: Callable[..., str]) -> Callable[..., str]:
@@ -141,11 +151,8 @@ def _root(variance: Callable[..., str]) -> Callable[..., str]:
     return lower
 
 
-def _norm(
-    b: Builder, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, **_: object
-) -> str:
+def _norm(b: Builder, x: Value, order: Any = 2, *_: object, **__: object) -> str:
     """The 1-, 2- and infinity norm of a row."""
-    _over(b, dim, keepdim)
     size = b.apply("abs", b.floating(x))
     if order in (1, 1.0):
         return b.apply("row_sum", size)
@@ -158,25 +165,12 @@ def _is_whole(b: Builder) -> bool:
     return b.result_dtype not in FLOATING
 
 
-def _over(b: Builder, dim: Any, keepdim: bool = True) -> None:
-    """Declare the row of a call that names dimensions; without any, all are meant."""
-    rank = len(b.operand_shape)
-    named = (dim,) if isinstance(dim, int) else tuple(dim or ()) if dim is not None else ()
-    dims = sorted(d % max(rank, 1) for d in named) or list(range(rank))
-    if dims != list(range(rank - len(dims), rank)):
-        raise NotLowered(f"a reduction over dimensions {dims} of {rank} is not over the last ones")
-    if not keepdim:
-        raise NotLowered("a reduction that drops its dimensions stands outside of a region")
-    if not rank:
-        raise NotLowered("a tensor without dimensions has no row")
-    b.row_over(len(dims))
-
-
 _EPSILON = 2.0**-23
 """torch.finfo(torch.float32).eps, which rms_norm adds where it is given no other."""
 
 REDUCTIONS: dict[str, Callable[..., str]] = {
     "aten.layer_norm.default": _layer_norm,
+    "aten.group_norm.default": _group_norm,
     "aten.rms_norm.default": _rms_norm,
     "aten.softmax.int": _softmax,
     "aten._softmax.default": _softmax,
@@ -185,6 +179,8 @@ REDUCTIONS: dict[str, Callable[..., str]] = {
     "aten.logsumexp.default": _logsumexp,
     "aten.sum.default": _sum,
     "aten.sum.dim_IntList": _sum,
+    "aten.prod.default": _product,
+    "aten.prod.dim_int": _product,
     "aten.mean.default": _mean,
     "aten.mean.dim": _mean,
     "aten.amax.default": _extreme("row_max"),

@@ -22,13 +22,17 @@ class Variant:
 
     `examples` gives each tensor parameter a shape to trace with and each number a value no program
     would use, so that it is recognised in the traced graph and bound to whatever stands there.
-    Parameters in `optional` may be None in the graph.
+    Parameters in `optional` may be None in the graph, those in `masks` are traced as booleans.
+    `spellings` are other ways to write the same, of the same parameters or fewer. Written-out
+    products need none: their factors may stand in any order and grouping.
     """
 
     name: str
     pattern: Callable[..., Any]
     examples: Mapping[str, tuple[int, ...] | float]
     optional: frozenset[str] = frozenset()
+    masks: frozenset[str] = frozenset()
+    spellings: tuple[Callable[..., Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ class Mismatch:
 
 
 Check = Callable[[Match], str | None]
-"""None when the match may be fused, else the reason against it."""
+"""None when the match may be fused, else the reason against it; an empty one where the place is
+nothing that a reader would take for the rule's.
+"""
 
 
 @dataclass(frozen=True, slots=True)

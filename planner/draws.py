@@ -4,12 +4,16 @@ draw.
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from fusion_kernels.inputs import generator_for
 
 # Beyond this a value stands for "minus infinity", as additive masks have it.
 _HUGE = 1e30
@@ -25,16 +29,15 @@ def draw_like(
     their tables. What has a structure with a meaning is kept: booleans, integers and mixtures of
     zeros and ones (masks, token types), floating tensors that hold infinities or the like.
     """
-    generator = torch.Generator().manual_seed(seed)
+    positions = itertools.count()
 
     def draw(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or leaf.numel() == 0 or _has_meaning(leaf):
             return leaf
         distinct = _without_expansion(leaf)
-        values = _floating(distinct, generator)
-        if not leaf.is_floating_point():
-            order = torch.randperm(distinct.numel(), generator=generator).to(leaf.device)
-            values = distinct.reshape(-1)[order].reshape(distinct.shape)
+        stream = zlib.crc32(f"{seed}/{next(positions)}".encode())
+        own = generator_for(distinct.numel(), leaf.device, stream)
+        values = _floating(distinct, own) if leaf.is_floating_point() else _shuffled(distinct, own)
         return _laid_out(values, distinct).expand(leaf.shape)
 
     drawn_args, drawn_kwargs = pytree.tree_map(draw, (tuple(args), dict(kwargs)))
@@ -52,10 +55,16 @@ def _has_meaning(leaf: Tensor) -> bool:
 
 
 def _floating(leaf: Tensor, generator: torch.Generator) -> Tensor:
-    values = leaf.detach().double().cpu()
+    place = generator.device
+    values = leaf.detach().double()
     spread = float(values.std()) if values.numel() > 1 else 0.0
-    normal = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
+    normal = torch.randn(leaf.shape, generator=generator, dtype=torch.float64, device=place)
     return (normal * (spread or 1.0) + float(values.mean())).to(leaf.dtype).to(leaf.device)
+
+
+def _shuffled(leaf: Tensor, generator: torch.Generator) -> Tensor:
+    order = torch.randperm(leaf.numel(), generator=generator, device=generator.device)
+    return leaf.reshape(-1)[order.to(leaf.device)].reshape(leaf.shape)
 
 
 def _without_expansion(leaf: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from fusion_kernels.rule import Stage
 from planner.bench import FUSED, NORMALIZED, Race, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
+from planner.fusable_time import fusable_time
 from planner.fusion.module import FusedModule, Packable
 from planner.fusion.precision import require_precision
 from planner.graph.export import capture as export
@@ -32,7 +33,7 @@ from planner.placement import device_of
 from planner.planning import planned
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
-from planner.progress import SILENT, Progress
+from planner.progress import SILENT, Progress, Timed
 from planner.rank import op_ids
 from planner.rank import rank as rank_operators
 from planner.report.model import (
@@ -170,6 +171,7 @@ def fuse(
     """
     require_precision(precision)
     require_tables(backends)
+    progress = timed = Timed(progress)
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
     coverage = _coverage(work, backends, progress)
     with progress.stage("rewrite"):
@@ -204,6 +206,7 @@ def fuse(
     # Fresh: what ran for the figures above has counted in its buffers.
     returned = _bound(work, programs.get(outcome.result))
     outcome = replace(outcome, extra_weight_bytes=returned.extra_weight_bytes)
+    kept = op_graph(clean) if outcome.result in programs else None
     report = report_of(
         replace(work, passes=(*work.passes, *passes)),
         coverage=coverage,
@@ -212,6 +215,8 @@ def fuse(
         benchmark=raced.benchmark,
         outcome=outcome,
         precision=precision,
+        fusable=fusable_time(work.profile, work.graph, kept, plan),
+        stages=timed.rows,
     )
     returned.report, returned.plan = report, plan
     returned.packable = _packable(programs, outcome, unsound)

@@ -16,12 +16,14 @@ from planner.report.model import (
     BackendCoverage,
     Benchmark,
     CaptureInfo,
+    FusableTime,
     ModelInfo,
     NumericsRow,
     Outcome,
     Precision,
     ProfileInfo,
     Report,
+    StageRow,
 )
 from planner.work import Work
 
@@ -38,6 +40,8 @@ def report_of(
     benchmark: Benchmark = _NO_RACE,
     outcome: Outcome | None = None,
     precision: Precision = "exact",
+    fusable: FusableTime | None = None,
+    stages: tuple[StageRow, ...] = (),
 ) -> Report:
     """The report of a run; what a verb has not done stays empty."""
     profile = work.profile
@@ -55,6 +59,8 @@ def report_of(
         benchmark=benchmark,
         outcome=outcome,
         precision=precision,
+        fusable=fusable,
+        stages=stages,
     )
 
 

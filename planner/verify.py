@@ -26,10 +26,11 @@ from fusion_kernels.tolerances import (
     check,
     check_ill_conditioned,
 )
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.precision import without_casts
+from planner.fusion.reference import reference, sizes_with, takes_rows
 from planner.fusion.spent import spent_input
-from planner.fusion.subgraph import extract, run_in_float64
+from planner.fusion.subgraph import run_in_float64
 from planner.report.model import NumericsRow
 
 Run = Callable[..., Any]
@@ -80,11 +81,13 @@ def verify_region(
     transposed, expanded and offset inputs at a few rows; normal values at the captured size, one
     row and no rows.
     """
-    truth = _truth(lowered)
+    truths: dict[int | None, _Truth] = {}
     worst: dict[tuple[str, str], tuple[NumericsResult, str]] = {}
     for target in _targets(lowered, operator, device):
         for draw in _draws(lowered, target, seed):
-            for result in _judge(truth, target, draw, lowered, seed):
+            if draw.leading not in truths:
+                truths[draw.leading] = _truth(lowered, draw.leading)
+            for result in _judge(truths[draw.leading], target, draw, lowered, seed):
                 key = (target.label, result.measure)
                 if key not in worst or _badness(result) > _badness(worst[key][0]):
                     worst[key] = (result, draw.label)
@@ -109,24 +112,34 @@ def numerics_row(subject: str, dtype: str, result: NumericsResult, case: str) ->
     )
 
 
-def _truth(lowered: LoweredRegion) -> _Truth:
-    place = extract(lowered.nodes, lowered.inputs)
-    names = {place.copies[node].name for node in lowered.unrounded}
-    return _Truth(place.module, without_casts(place.module, names) if names else place.module)
+def _truth(lowered: LoweredRegion, leading: int | None) -> _Truth:
+    module = reference(lowered, leading)
+    names = {node.name for node in lowered.unrounded}
+    return _Truth(module, without_casts(module, names) if names else module)
 
 
 def _targets(lowered: LoweredRegion, operator: FusedOperator, device: str) -> list[_Target]:
     if device.startswith("cuda"):
-        return [_Target("Triton on CUDA", operator.overload, device, True)]
+        return [_Target("Triton on CUDA", _placed(lowered, operator.overload), device, True)]
     region = operator.cpu_region()
     label = "CPU region" if region.compiled else "CPU region, eager"
-    targets = [_Target(label, operator.overload, "cpu", True)]
+    targets = [_Target(label, _placed(lowered, operator.overload), "cpu", True)]
     spent = spent_input(lowered)
     if spent is not None:
         targets.append(_Target(f"{label}, in place", _in_place(operator, spent), "cpu", True))
-    interpreter = interpreted(operator.path, operator.source.name)
+    interpreter = _placed(lowered, interpreted(operator.path, operator.source.name))
     rows = _rows_of_three_programs(operator.source)
     return [*targets, _Target("Triton, interpreted", interpreter, "cpu", False, rows)]
+
+
+def _placed(lowered: LoweredRegion, kernel: Run) -> Run:
+    """The kernel as a function of what the region's nodes read and return."""
+
+    def run(*tensors: Tensor) -> Any:
+        results = lowered.returned(kernel(*lowered.arguments(tensors)))
+        return results[0] if len(results) == 1 else results
+
+    return run
 
 
 def _rows_of_three_programs(source: KernelSource) -> int:
@@ -158,11 +171,11 @@ def _draws(lowered: LoweredRegion, target: _Target, seed: int) -> Iterator[_Draw
     for label, tensors in input_cases(specs, seed, device=target.device):
         yield _Draw(label, by_label[label], rows, tensors)
     sizes: dict[str, int | None] = {}
-    if region.shape and len(region.shape) > region.row_rank and region.shape[0] > 1:
+    if takes_rows(lowered):
         sizes = {"one row": 1, "no rows": 0}
         if target.every_size:
             sizes["captured size"] = region.shape[0]
-    elif not region.shape or region.shape[0] == 1:
+    elif target.every_size:
         sizes["captured size"] = None
     for label, size in sizes.items():
         case = InputCase(label)
@@ -180,16 +193,11 @@ def _leading(region: Region) -> int:
 
 def _specs(lowered: LoweredRegion, leading: int | None) -> list[InputSpec]:
     """What each input must be, with the region's leading dimension set to `leading`."""
-    region = lowered.region
     specs = []
-    for item, node in zip(region.inputs, lowered.inputs, strict=True):
-        shape = list(item.shape)
-        resized = len(region.shape) > region.row_rank and region.shape and region.shape[0] > 1
-        if leading is not None and resized and shape[0] == region.shape[0]:
-            shape[0] = leading
-        own = tuple(shape[len(shape) - item.rank :])
-        fixed = node.op == "placeholder" and item.rank <= max(region.row_rank, 1)
-        specs.append(InputSpec(own, getattr(torch, item.dtype), fixed=fixed))
+    for node in lowered.inputs:
+        own, dtype = sizes_with(lowered, node, leading), node.meta["val"].dtype
+        fixed = node.op == "placeholder" and len(own) <= max(lowered.region.row_rank, 1)
+        specs.append(InputSpec(own, dtype, fixed=fixed))
     return specs
 
 

@@ -209,6 +209,24 @@ def test_the_report_satisfies_its_schema(run: Run) -> None:
     assert document["unlinked_share"] is not None
 
 
+def test_all_measured_time_is_in_kernels_rewritten_or_left(run: Run) -> None:
+    found = run.report.fusable
+    assert found is not None
+    left_us = sum(row.us or 0.0 for row in found.left)
+    parts = found.in_kernels_us + found.rewritten_us + found.unlinked_us + left_us
+    assert parts == pytest.approx(found.total_us)
+    assert found.total_us + found.products_us == pytest.approx(run.report.profile.operators_us)
+    assert {row.op for row in found.left} <= {"aten.view", "aten.t"}
+    assert found.in_kernels_us > 0
+
+
+def test_the_stages_are_told_with_what_lies_in_them(run: Run) -> None:
+    depths = {row.title: row.depth for row in run.report.stages}
+    assert depths["plan the fusions"] == 0
+    assert {depth for title, depth in depths.items() if title.startswith("verify and time")} == {1}
+    assert all(row.seconds > 0 for row in run.report.stages)
+
+
 def test_kernels_and_graphs_are_written(run: Run) -> None:
     kernels = {path.stem for path in (run.out / "kernels").glob("*.py")}
     assert {row.kernel for row in run.report.fusions} <= kernels
@@ -256,6 +274,7 @@ def test_only_a_whole_that_wins_is_used(machine: Any, ratio: float, result: str)
     assert ("wins" in fused.report.outcome.reason) is (result == "fused")
     torch.testing.assert_close(fused(_x()), model(_x()))
     assert [row.kept for row in fused.report.fusions] == [result == "fused"] * 2
+    assert fused.report.fusable is None  # nothing was profiled
     assert all("alone: wins" in row.reason for row in fused.report.fusions if not row.kept)
 
 

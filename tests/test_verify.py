@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import gelu, layer_norm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusion_kernels import library
 from fusion_kernels.cpu import CpuRegion
@@ -24,14 +25,14 @@ from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
 from planner.fusion import plan as planning
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.match import match_rules
 from planner.fusion.plan import make_plan, write_kernel
 from planner.fusion.regions import find_regions
 from planner.pipeline import capture
 from planner.progress import SILENT
 from planner.verify import verify_region
-from planner.verify_model import verify_model
+from planner.verify_model import verify_model, verify_whole
 
 Bug = Callable[[tuple[Tensor, ...], Callable[..., Tensor]], Tensor]
 ROWS, COLS = 6, 20
@@ -396,3 +397,37 @@ def test_a_whole_model_that_differs_in_one_draw_fails(index: int) -> None:
 def test_fewer_than_16_draws_are_refused() -> None:
     with pytest.raises(ValueError, match="16 draws"):
         verify_model(_eager, _eager, _exact, DRAWS[:15], "net")
+
+
+class Weighted(nn.Module):
+    """A product with one weight of a shape that nothing else has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 19))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x) @ self.weight
+
+
+class Widenings(TorchDispatchMode):
+    """Counts how often a tensor of the weight's shape is brought to float64."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_cast = func is torch.ops.aten._to_copy.default
+        if is_cast and result.shape == (8, 19) and result.dtype is torch.float64:
+            self.count += 1
+        return result
+
+
+def test_weights_are_brought_to_float64_once_for_all_draws() -> None:
+    module, x = Weighted().eval(), torch.randn(4, 8)
+    captured = capture(module, (x,))
+    twin = captured.source.twin
+    with Widenings() as seen:
+        rows = verify_whole(twin, twin, captured.program, (x,), {}, "net", "cpu", 0)
+    assert all(row.passed for row in rows)
+    assert seen.count == 1

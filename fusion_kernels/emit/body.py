@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from fusion_kernels.emit.expressions import QUOTIENT, TL_DTYPE, Text, call, triton_text
+from fusion_kernels.emit.expressions import (
+    PRODUCT,
+    QUOTIENT,
+    TL_DTYPE,
+    Text,
+    call,
+    triton_text,
+)
 from fusion_kernels.emit.wrap import assigned, fits, summed
 from fusion_kernels.ir import INTEGER_LIMITS, ROW_OPS, Operand, Statement
 
 _LONGEST_INLINED = 60
-_REDUCERS = {"row_sum": "tl.sum", "row_max": "tl.max", "row_min": "tl.min"}
+_REDUCERS = {"row_sum": "tl.sum", "row_prod": "tl.reduce", "row_max": "tl.max", "row_min": "tl.min"}
 
 
 def body_lines(
@@ -52,6 +59,8 @@ def accumulated(item: Statement, total: str) -> Text:
     value = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype)).text
     if item.op in ("row_sum", "row_mean"):
         return Text(f"{total} + {value}", QUOTIENT - 1)
+    if item.op == "row_prod":
+        return Text(f"{total} * {value}", QUOTIENT)
     return call("tl.maximum" if item.op == "row_max" else "tl.minimum", total, value)
 
 
@@ -100,8 +109,9 @@ def _row_operation(item: Statement, tall: bool) -> list[str]:
 
 def _neutral(op: str, dtype: str) -> str:
     """What a lane past the row's end holds, so that it does not count."""
-    if op in ("row_sum", "row_mean"):
-        return "0.0" if dtype == "float32" else "0"
+    if op in ("row_sum", "row_mean", "row_prod"):
+        number = int(op == "row_prod")
+        return f"{number}.0" if dtype == "float32" else f"{number}"
     if dtype == "float32":
         return 'float("-inf")' if op == "row_max" else 'float("inf")'
     low, high = INTEGER_LIMITS[dtype]
@@ -135,7 +145,9 @@ def _sum(value: str, tall: bool) -> Text:
 
 
 def _reduced(reducer: str, value: str, tall: bool) -> Text:
-    return call(reducer, value, *(("axis=1", "keep_dims=True") if tall else ("axis=0",)))
+    combining = (f"combine_fn={PRODUCT}",) if reducer == "tl.reduce" else ()
+    along = ("axis=1", *combining, "keep_dims=True") if tall else ("axis=0", *combining)
+    return call(reducer, value, *along)
 
 
 def _mean(total: Text) -> Text:

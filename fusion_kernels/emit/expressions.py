@@ -51,6 +51,10 @@ TL_DTYPE = {
 }
 
 
+PRODUCT = "product"
+_PRODUCT = f"@triton.jit\ndef {PRODUCT}(a, b):\n    return a * b\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """Python text and how tightly it binds; a higher level binds tighter.
@@ -135,6 +139,7 @@ def device_functions(region_ops: set[str]) -> list[str]:
     """The device functions the operations need, in a fixed order."""
     rationals = [name for name in sorted(RATIONALS) if name in region_ops]
     texts = [device_function(RATIONALS[name]) for name in rationals]
+    texts += [_PRODUCT] if "row_prod" in region_ops else []
     return [*texts, *(item.text for item in needed(region_ops))]
 
 

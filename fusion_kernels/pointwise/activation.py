@@ -66,13 +66,7 @@ def _rrelu(
 
 
 def _prelu(b: Builder, x: Value, weight: Value) -> str:
-    """One slope, or one a column of a matrix; those of channels lie along another dimension."""
-    if not b.aligned_with_channels(weight):
-        raise NotLowered("prelu with a slope a channel is not aligned with the last dimension")
-    return _prelu_kernel(b, x, weight)
-
-
-def _prelu_kernel(b: Builder, x: Value, weight: Value) -> str:
+    """One slope for all, or one a channel."""
     return select(b, b.apply("gt", x, 0.0), x, b.apply("mul", x, weight))
 
 
@@ -98,7 +92,7 @@ ACTIVATION: dict[str, Lowering] = {
     "aten.leaky_relu.default": _leaky_relu,
     "aten.rrelu.default": _rrelu,
     "aten.prelu.default": _prelu,
-    "aten._prelu_kernel.default": _prelu_kernel,
+    "aten._prelu_kernel.default": _prelu,
     "aten.celu.default": _celu,
     "aten.mish.default": _mish,
     "aten.clamp.default": _clamp,

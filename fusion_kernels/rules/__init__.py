@@ -1,20 +1,34 @@
-"""The named rules, in the order they are tried."""
+"""The named rules, in the order they are tried: what holds another one comes before it."""
 
 from __future__ import annotations
 
 from fusion_kernels.rule import FusionRule
 from fusion_kernels.rules import (
     add_layer_norm,
+    dynamic_tanh,
     gated_activation,
     gelu_residual,
+    masked_softmax,
+    modulated_norm,
+    relu_squared,
     rms_norm,
     rope,
+    scaled_residual,
+    softcap,
+    written_activation,
 )
 
 RULES: tuple[FusionRule, ...] = (
+    modulated_norm.RULE,
     add_layer_norm.RULE,
     rms_norm.RULE,
     gelu_residual.RULE,
+    relu_squared.RULE,
     gated_activation.RULE,
     rope.RULE,
+    masked_softmax.RULE,
+    softcap.RULE,
+    written_activation.RULE,
+    dynamic_tanh.RULE,
+    scaled_residual.RULE,
 )

@@ -1,13 +1,17 @@
-"""act(gate) * up for SiLU (SwiGLU), GELU in both forms (GeGLU) and ReLU (ReGLU)."""
+"""act(gate) * up for SiLU (SwiGLU), GELU in three forms (GeGLU) and ReLU (ReGLU), each as one
+operator or written out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torch.nn.functional import gelu, relu, silu
 
 from fusion_kernels.rule import FusionRule, Match, Variant
+from fusion_kernels.rules import written
 
 _TENSORS: dict[str, tuple[int, ...] | float] = {"gate": (4, 8), "up": (4, 8)}
 
@@ -24,18 +28,28 @@ def _check(match: Match) -> str | None:
     return None
 
 
-_ACTIVATIONS = {
-    "swiglu": silu,
-    "geglu": gelu,
-    "geglu_tanh": partial(gelu, approximate="tanh"),
-    "reglu": relu,
+_ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "swiglu": (silu, written.silu),
+    "geglu": (gelu, written.gelu_erf),
+    "geglu_tanh": (
+        partial(gelu, approximate="tanh"),
+        written.gelu_tanh,
+        written.gelu_tanh_factored,
+    ),
+    "quick_geglu": (written.quick_gelu,),
+    "reglu": (relu,),
 }
 
 RULE = FusionRule(
     "gated_activation",
     tuple(
-        Variant(name, partial(_gated, activation=activation), _TENSORS)
-        for name, activation in _ACTIVATIONS.items()
+        Variant(
+            name,
+            partial(_gated, activation=forms[0]),
+            _TENSORS,
+            spellings=tuple(partial(_gated, activation=form) for form in forms[1:]),
+        )
+        for name, forms in _ACTIVATIONS.items()
     ),
     _check,
 )

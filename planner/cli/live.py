@@ -14,17 +14,24 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from planner.progress import SILENT, Progress
 
+_DEEPEST_LINE = 1
+
 
 class _Lines:
-    """One plain line a stage, for a log or a pipe."""
+    """One plain line a stage, for a log or a pipe; the steps of a kernel are left out."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._console, self._depth = console, 0
 
     @contextmanager
     def stage(self, title: str) -> Iterator[None]:
-        self._console.print(title)
-        yield
+        if self._depth <= _DEEPEST_LINE:
+            self._console.print(title)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
 
     def note(self, text: str) -> None:
         self._console.print(f"  {text}")

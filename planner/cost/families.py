@@ -38,8 +38,8 @@ def _aten(names: str) -> frozenset[str]:
 
 MATMUL = _aten(
     "mm bmm addmm baddbmm addbmm matmul linear mv addmv dot vdot einsum bilinear _scaled_mm "
-    "_addmm_activation _int_mm _trilinear inner outer"
-)
+    "_addmm_activation _int_mm _trilinear inner outer _grouped_mm _scaled_grouped_mm"
+) | {"transformers.grouped_mm_fallback"}
 CONVOLUTION = _aten(
     "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d "
     "conv_transpose3d cudnn_convolution mkldnn_convolution cudnn_convolution_relu "

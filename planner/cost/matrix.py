@@ -19,6 +19,7 @@ def register(table: FormulaTable) -> None:
     table.add(_aten("addmm _addmm_activation addmv"), _product(1, "mat1"))
     table.add(_aten("baddbmm"), _product(1, "batch1"))
     table.add(_aten("addbmm"), _addbmm)
+    table.add(_aten("_grouped_mm"), _grouped)
     table.add(_aten("outer"), lambda node: out_numel(node))
     table.add(
         _aten(
@@ -74,6 +75,19 @@ def _addbmm(node: OpNode) -> int | None:
     if left is None or right is None:
         return None
     return 2 * left.numel * right.shape[-1]
+
+
+def _grouped(node: OpNode) -> int | None:
+    """Groups of rows or columns, each with a matrix of its own: 2 * output elements * K. Two flat
+    operands are cut along K, so that the groups' products together are one of [M, K] and [K, N].
+    """
+    left, right = tensor_arg(node, 0, "self"), tensor_arg(node, 1, "mat2")
+    numel = out_numel(node)
+    if left is None or right is None or numel is None:
+        return None
+    if len(left.shape) == len(right.shape) == 2:
+        return 2 * left.numel * right.shape[-1]
+    return 2 * numel * left.shape[-1]
 
 
 def _convolution(node: OpNode, *, transposed: bool) -> int | None:

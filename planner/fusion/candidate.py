@@ -12,7 +12,8 @@ from fusion_kernels.library import FusedOperator
 from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
 from planner.fusion.direct import with_direct_launches
-from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
+from planner.fusion.lower import Hint, bound_hint, is_view, lower
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.regions import RegionPlan
 from planner.fusion.rewrite import replace_regions
 from planner.fusion.subgraph import Subgraph, extract
@@ -177,8 +178,12 @@ def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
     def here(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
         return tuple(subgraph.copies[node] for node in nodes)
 
-    return LoweredRegion(
-        lowered.region, here(lowered.inputs), here(lowered.nodes), here(lowered.outputs)
+    return replace(
+        lowered,
+        inputs=here(lowered.inputs),
+        nodes=here(lowered.nodes),
+        outputs=here(lowered.outputs),
+        kept=frozenset(here(tuple(lowered.kept))),
     )
 
 
@@ -191,7 +196,7 @@ def _traffic(lowered: LoweredRegion, on_cpu: bool) -> Traffic:
     """A split bias costs a pass on CPU, where the linear copies it first, and nothing on CUDA."""
     before = launches = 0
     for node in lowered.nodes:
-        if SPLIT in node.meta and not on_cpu:
+        if is_view(node) or (SPLIT in node.meta and not on_cpu):
             continue
         before += cost_of(op_node(node)).bytes or 0
         launches += 1

@@ -1,76 +1,87 @@
-"""A set of graph nodes becomes a region: inputs aligned, statements in order, outputs where
-others read.
+"""A set of graph nodes becomes a region: inputs placed, statements in order, outputs where others
+read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import fx
 
 from fusion_kernels.builder import Builder, NotLowered
-from fusion_kernels.ir import Output, Region, Window
+from fusion_kernels.ir import Output, Window
 from fusion_kernels.lowering import LOWERINGS
-from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match
+from planner.fusion.axes import Axis
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.fusion.dimensions import CAT, STACK, VIEWS, Dimensions, Piece
+from planner.fusion.lowered import LoweredRegion, Read
+from planner.fusion.placing import Slots, sizes_and_strides, slots_of, steps_in, steps_out
 from planner.fusion.precision import unrounded
-from planner.fusion.windows import CAT, Windows, operand_windows, windows_of
+from planner.fusion.windows import Windows, operands_in, pieces_in, windows_of
 from planner.graph.view import op_name
 
 Hint = Callable[[fx.Node], str]
-_Place = tuple[fx.Node, Window | None]
-
-
-@dataclass(frozen=True, slots=True)
-class LoweredRegion:
-    """A region with the graph nodes that feed it (in the region's input order) and those it
-    replaces. `unrounded` are casts among these that it leaves out.
-    """
-
-    region: Region
-    inputs: tuple[fx.Node, ...]
-    nodes: tuple[fx.Node, ...]
-    outputs: tuple[fx.Node, ...]
-    unrounded: tuple[fx.Node, ...] = ()
+_Place = tuple[fx.Node, Piece | None]
 
 
 def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     """The region that computes `nodes` (in graph order); values read outside become outputs.
 
-    Raises `NotLowered` with the reason when a node has no expression, or when an output is neither
-    as large as what the region iterates over nor one value a row.
+    Views cost nothing: those that only others read are left out, those that others read too stay
+    in the graph beside the region. Raises `NotLowered` with the reason when a node has no
+    expression, or when an output is neither as large as what the region runs over nor one value a
+    row.
     """
-    inside = set(nodes)
-    windows = windows_of(nodes)
-    shape = _region_shape([node for node in nodes if None in windows[node]])
-    builder = Builder()
-    names: dict[_Place, str] = {}
-    for source, window in _inputs(nodes, windows):
-        names[source, window] = _declare(builder, source, shape, hint, window)
-    if _broadcast(_placed_shape(*place, shape) for place in names) != shape:
-        raise NotLowered("its shape is not the one that its inputs broadcast to")
-    left_out = unrounded(nodes)
+    nodes = without_last_views(nodes)
+    kept = _kept_views(nodes)
+    results = _results(nodes, kept)
+    if not results:
+        raise NotLowered("nothing reads its result")
+    found = Dimensions()
     for node in nodes:
-        for window in windows[node]:
+        found.add(node)
+    windows = windows_of(nodes, results, found)
+    if any(piece is not None for item in found.reductions for piece in windows[item.node]):
+        raise NotLowered("a reduction within a piece of a concatenation")
+    slots = slots_of(found, [node for node in nodes if None in windows[node]])
+    _require_distinct(nodes, windows, found, slots)
+    builder = Builder(slots.row_rank, prod(slots.shape[len(slots.shape) - slots.row_rank :]))
+    places = _inputs(nodes, windows, found)
+    inputs = tuple(dict.fromkeys(node for node, _ in places))
+    names: dict[_Place, str] = {}
+    reads: list[Read] = []
+    for node, piece in places:
+        within, window = _within(slots, piece)
+        dims, steps = found.of(node), steps_in(found.of(node), within)
+        sizes, strides = sizes_and_strides(node, dims, within, whole=False)
+        rank = len(dims) if not steps else _rank(sizes)
+        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        names[node, piece] = builder.input(hint(node), dtype, sizes, strides, rank, window)
+        reads.append(Read(inputs.index(node), steps))
+    left_out = unrounded(nodes, results)
+    for node in nodes:
+        for piece in windows[node]:
             if node in left_out:
-                names[node, window] = _operand(node.args[0], names, window)
+                names[node, piece] = names[operands_in(node, piece, found)[0]]
             else:
-                names[node, window] = _lower_node(builder, node, names, shape, window)
-    results = tuple(node for node in nodes if any(user not in inside for user in node.users))
-    rank = builder.row_rank
-    for node in results:
-        if None not in windows[node]:
-            raise NotLowered(f"{node.name} is a piece of a concatenation and read elsewhere")
-    outputs = tuple(_output(node, names[node, None], shape, rank) for node in results)
-    region = builder.finish(name, shape, outputs)
-    by_name = {name: node for (node, _), name in names.items() if node not in inside}
-    feeding = tuple(by_name[item.name] for item in region.inputs)
-    return LoweredRegion(region, feeding, tuple(nodes), results, left_out)
+                names[node, piece] = _lower_node(builder, node, names, piece, found, slots)
+    outputs = tuple(_output(node, names, windows, found, slots) for node in results)
+    region = builder.finish(name, slots.shape, outputs)
+    return LoweredRegion(
+        region,
+        inputs,
+        tuple(nodes),
+        tuple(results),
+        tuple(reads),
+        tuple(steps_out(found.of(node), slots) for node in results),
+        {node: _places(node, found, slots) for node in (*inputs, *nodes)},
+        frozenset(kept),
+        left_out,
+    )
 
 
 def input_hint(parameters: Mapping[str, str]) -> Hint:
@@ -94,68 +105,119 @@ def bound_hint(match: Match | None, fallback: Hint) -> Hint:
     return lambda node: names.get(node) or fallback(node)
 
 
-def _inputs(nodes: Sequence[fx.Node], windows: Windows) -> list[_Place]:
-    """What is read from outside, and in which windows."""
-    found: dict[_Place, None] = {}
+def without_last_views(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """The nodes less the views that none of them reads."""
+    left = set(nodes)
+    for node in reversed(nodes):
+        if is_view(node) and node.users and left.isdisjoint(node.users):
+            left.remove(node)
+    return [node for node in nodes if node in left]
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether the node sees its operand's elements in another shape or order."""
+    return op_name(node) in VIEWS
+
+
+def _kept_views(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """The views among the nodes that are needed outside, by themselves or by another such view."""
+    inside, kept = set(nodes), set[fx.Node]()
+    for node in reversed(nodes):
+        if is_view(node) and any(user not in inside or user in kept for user in node.users):
+            kept.add(node)
+    return kept
+
+
+def _results(nodes: Sequence[fx.Node], kept: Collection[fx.Node]) -> list[fx.Node]:
+    """What is computed here and read outside, or by a view that is."""
+    inside = set(nodes)
+    return [
+        node
+        for node in nodes
+        if not is_view(node) and any(user not in inside or user in kept for user in node.users)
+    ]
+
+
+def _inputs(nodes: Sequence[fx.Node], windows: Windows, found: Dimensions) -> list[_Place]:
+    """What is read from outside, and in which pieces."""
+    places: dict[_Place, None] = {}
     for node in nodes:
-        for window in windows[node]:
-            for source, own in operand_windows(node, window):
+        for piece in windows[node]:
+            for source, own in operands_in(node, piece, found):
                 if source not in windows:
-                    found[source, own] = None
-    twice = [node for node, count in Counter(node for node, _ in found).items() if count > 1]
-    if twice:
-        raise NotLowered(f"{twice[0].name} is read in several pieces of a concatenation")
-    return list(found)
+                    places[source, own] = None
+    return list(places)
 
 
-def _declare(
-    builder: Builder, node: fx.Node, shape: tuple[int, ...], hint: Hint, window: Window | None
-) -> str:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        raise NotLowered(f"{node.name} is a size known only at run time")
-    own = _shape(node)
-    missing = len(shape) - len(own)
-    stride = tuple(0 if n == 1 else int(s) for n, s in zip(own, value.stride(), strict=True))
-    dtype = str(value.dtype).removeprefix("torch.")
-    sizes, steps = (1,) * missing + own, (0,) * missing + stride
-    return builder.input(hint(node), dtype, sizes, steps, len(own), window)
+def _require_distinct(
+    nodes: Sequence[fx.Node], windows: Windows, found: Dimensions, slots: Slots
+) -> None:
+    """No tensor runs along one axis twice, each runs along the region's alone, and every axis of
+    the region is one of an input.
+    """
+    read: set[Axis] = set()
+    inside = {(node, piece) for node in nodes for piece in windows[node]}
+    for node, piece in (*_inputs(nodes, windows, found), *inside):
+        axes = [_placed(axis, piece) for axis in found.flat(node)]
+        if len(set(axes)) != len(axes):
+            raise NotLowered(f"{node.name} runs along one dimension of the region twice")
+        if not set(axes).issubset(slots.axes):
+            raise NotLowered(f"{node.name} has a dimension that the region has not")
+        if (node, piece) not in inside:
+            read.update(axes)
+    cut = found.put_together()
+    if not read.issuperset(axis for axis in slots.axes if axis is not None and axis not in cut):
+        raise NotLowered("its shape is not the one that its inputs broadcast to")
 
 
-def _region_shape(nodes: Sequence[fx.Node]) -> tuple[int, ...]:
-    """What the region runs over: its nodes' shapes and those of what they reduce, broadcast."""
-    shapes = [_shape(node) for node in nodes]
-    reduced = [node.args[0] for node in nodes if op_name(node) in REDUCTIONS]
-    shapes += [_shape(source) for source in reduced if isinstance(source, fx.Node)]
-    return _broadcast(shapes)
+def _within(slots: Slots, piece: Piece | None) -> tuple[Slots, Window | None]:
+    """The slots for what stands in a piece, and where along which of them that is."""
+    if piece is None:
+        return slots, None
+    n = slots.axes.index(piece.whole)
+    axes = (*slots.axes[:n], piece.part, *slots.axes[n + 1 :])
+    if n == 0:
+        raise NotLowered("a concatenation along the leading dimension")
+    return Slots(axes, slots.row_rank), Window(n - len(slots.axes), piece.start, piece.stop)
+
+
+def _placed(axis: Axis, piece: Piece | None) -> Axis:
+    return piece.whole if piece is not None and axis is piece.part else axis
+
+
+def _rank(sizes: Sequence[int]) -> int:
+    """Dimensions from the first that has more than one element on."""
+    return next((len(sizes) - n for n, size in enumerate(sizes) if size != 1), 0)
+
+
+def _places(node: fx.Node, found: Dimensions, slots: Slots) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        tuple(slots.axes.index(axis) for axis in own if axis in slots.axes)
+        for own in found.of(node)
+    )
 
 
 def _lower_node(
     builder: Builder,
     node: fx.Node,
     names: Mapping[_Place, str],
-    shape: tuple[int, ...],
-    window: Window | None,
+    piece: Piece | None,
+    found: Dimensions,
+    slots: Slots,
 ) -> str:
     op = op_name(node)
-    if op not in LOWERINGS and op != CAT:
+    if op in VIEWS:
+        return names[operands_in(node, piece, found)[0]]
+    if op not in LOWERINGS and op not in (CAT, STACK):
         raise NotLowered(f"{op} has no kernel expression")
-    value = node.meta["val"]
-    dtype = str(value.dtype).removeprefix("torch.")
-    first = node.args[0] if node.args else None
-    operand = _shape(first) if isinstance(first, fx.Node) else ()
-    builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype, operand)
-    if op == CAT:
-        return builder.name_result(_concatenate(builder, node, names, window, len(shape)))
-    if window is not None and op in REDUCTIONS:
-        raise NotLowered("a reduction within a piece of a concatenation")
-    args = _compared(builder, node, [_operand(arg, names, window) for arg in node.args])
-    kwargs = {key: _operand(arg, names, window) for key, arg in node.kwargs.items()}
-    result = LOWERINGS[op](builder, *args, **kwargs)
-    rank = builder.row_rank
-    if op in REDUCTIONS and operand[-rank:] != shape[len(shape) - rank :]:
-        raise NotLowered(f"a row of {operand[-rank:]} in a region over {shape}")
-    return builder.name_result(result)
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype)
+    if op in (CAT, STACK):
+        return builder.name_result(_concatenate(builder, node, names, piece, found, slots))
+    own = dict(operands_in(node, piece, found))
+    args = _compared(builder, node, [_operand(arg, names, own) for arg in node.args])
+    kwargs = {key: _operand(arg, names, own) for key, arg in node.kwargs.items()}
+    return builder.name_result(LOWERINGS[op](builder, *args, **kwargs))
 
 
 def _compared(builder: Builder, node: fx.Node, operands: list[Any]) -> list[Any]:
@@ -179,59 +241,45 @@ def _concatenate(
     builder: Builder,
     node: fx.Node,
     names: Mapping[_Place, str],
-    window: Window | None,
-    rank: int,
+    piece: Piece | None,
+    found: Dimensions,
+    slots: Slots,
 ) -> str:
-    found = operand_windows(node, window)
-    first = found[0][1]
-    assert first is not None
-    if rank + first.dim == 0:
+    whole = piece.whole if piece is not None else found.pieces(node)[0][1].whole
+    dim = slots.axes.index(whole)
+    if dim == 0:
         raise NotLowered("a concatenation along the leading dimension")
-    pieces = [(names[source, own], own.stop) for source, own in found if own is not None]
-    return builder.cat(first.dim, first.start, pieces)
+    start = piece.start if piece is not None else 0
+    placed = pieces_in(node, piece, found)
+    values = [(names[item.source, item.piece], item.stop) for item in placed]
+    return builder.cat(dim - len(slots.axes), start, values)
 
 
-def _operand(value: Any, names: Mapping[_Place, str], window: Window | None) -> Any:
+def _operand(value: Any, names: Mapping[_Place, str], own: Mapping[fx.Node, Piece | None]) -> Any:
     if isinstance(value, fx.Node):
-        return names[value, window] if (value, window) in names else names[value, None]
+        return names[value, own[value]]
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     return value
 
 
-def _output(node: fx.Node, value: str, shape: tuple[int, ...], row_rank: int) -> Output:
+def _output(
+    node: fx.Node,
+    names: Mapping[_Place, str],
+    windows: Windows,
+    found: Dimensions,
+    slots: Slots,
+) -> Output:
     """As large as the region, or one value a row."""
-    own = _shape(node)
-    of_row = shape[: len(shape) - row_rank] + (1,) * row_rank
-    if own not in (shape, of_row):
+    if any(piece is not None for piece in windows[node]) and None not in windows[node]:
+        raise NotLowered(f"{node.name} is a piece of a concatenation and read elsewhere")
+    own = set(found.flat(node))
+    whole = {axis for axis in slots.axes if axis is not None}
+    if own != whole and own != whole.difference(slots.of_row):
         raise NotLowered(
-            f"{node.name} of shape {own} is read elsewhere, the region runs over {shape}"
+            f"{node.name} of shape {tuple(node.meta['val'].shape)} is read elsewhere, the region "
+            f"runs over {slots.shape}"
         )
-    tensor = node.meta["val"]
-    stride = tuple(int(s) for s in tensor.stride())
-    return Output(value, str(tensor.dtype).removeprefix("torch."), own, stride)
-
-
-def _placed_shape(node: fx.Node, window: Window | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The node's shape; that of a piece is as long as the region where it is cut."""
-    own = list(_shape(node))
-    if window is not None:
-        own[window.dim] = shape[window.dim]
-    return tuple(own)
-
-
-def _broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    listed = list(shapes)
-    try:
-        return tuple(torch.broadcast_shapes(*listed))
-    except RuntimeError as error:
-        raise NotLowered(f"shapes that do not broadcast: {sorted(set(listed))}") from error
-
-
-def _shape(node: fx.Node) -> tuple[int, ...]:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        raise NotLowered(f"{node.name} does not return one tensor")
-    if not all(isinstance(n, int) for n in value.shape):
-        raise NotLowered(f"{node.name} has a dynamic shape")
-    return tuple(value.shape)
+    sizes, strides = sizes_and_strides(node, found.of(node), slots, whole=True)
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    return Output(names[node, None], dtype, sizes, strides)

@@ -132,7 +132,7 @@ def make_plan(
         key = tuple((_kernel_key(way, torch_device), _linears_key(way)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
-                judged[key] = _judge(ways, torch_device, kernels, seed, verified)
+                judged[key] = _judge(ways, torch_device, kernels, seed, verified, progress)
         fusions.append(_fusion(ways, judged[key], fusions, max_fusions))
     dropped = [
         Mismatch(f.candidate.plan.rule, f.judged.stage, f.reason, f.candidate.nodes[-1])
@@ -170,6 +170,7 @@ def _judge(
     kernels: Path,
     seed: int,
     verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]],
+    progress: Progress,
 ) -> Judged:
     """Verify, tune and race one place. `verified` holds the kernels seen at another
     place.
@@ -180,7 +181,7 @@ def _judge(
     for way in ways:
         key = _kernel_key(way, device)
         if key not in verified:
-            found, verified[key] = _verified(way, device, kernels, seed)
+            found, verified[key] = _verified(way, device, kernels, seed, progress)
             trials += found
         operator, rows_of_it = verified[key]
         operators.append(operator)
@@ -192,10 +193,11 @@ def _judge(
         reason = f"numerics: {failed.measure} is over its limit ({failed.case})"
         reason = f"it does not run: {failed.case}" if failed.measure == _RUNS else reason
         return Judged(0, tuple(operators), rows, None, None, (), False, "numerics", reason)
-    best, contest = _best_way(ways, operators, right, device, seed)
-    # The linear takes part only where its bias moves: beside it a fused norm is lost in the noise.
-    moves_bias = bool(ways[best].linears) and not ways[best].biases
-    timings = _race(ways[best:][:1], operators[best:][:1], moves_bias, device, seed)
+    with progress.stage("race"):
+        best, contest = _best_way(ways, operators, right, device, seed)
+        # The linear takes part only where its bias moves: beside it a norm is lost in the noise.
+        moves_bias = bool(ways[best].linears) and not ways[best].biases
+        timings = _race(ways[best:][:1], operators[best:][:1], moves_bias, device, seed)
     kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
     return Judged(
         best,
@@ -211,21 +213,33 @@ def _judge(
 
 
 def _verified(
-    way: Candidate, device: str, kernels: Path, seed: int
+    way: Candidate, device: str, kernels: Path, seed: int, progress: Progress
 ) -> tuple[tuple[Trial, ...], tuple[FusedOperator, tuple[NumericsRow, ...]]]:
-    """Define the kernel, verify it, tune it on CUDA, and verify what runs from then on. A tuned
-    text that fails gives way to the default one.
+    """Define the kernel, tune it on CUDA, and verify what runs from then on. A tuned text that
+    fails, and a kernel that cannot be tuned, give way to the default one.
     """
     operator = define(way.source, write_kernel(way.source, kernels))
-    rows = _checked(way, operator, device, seed)
-    if not device.startswith("cuda") or not all(row.passed for row in rows):
-        return (), (operator, rows)
-    trials = tune(way, operator, kernels, device, seed)
-    tuned = _checked(way, operator, device, seed)
-    if all(row.passed for row in tuned):
-        return trials, (operator, tuned)
+    trials: tuple[Trial, ...] = ()
+    if device.startswith("cuda"):
+        with progress.stage("tune"):
+            trials = _tuned(way, operator, kernels, device, seed)
+    with progress.stage("verify"):
+        rows = _checked(way, operator, device, seed)
+    if all(row.passed for row in rows) or operator.source is way.source:
+        return trials, (operator, rows)
     operator.use(way.source, write_kernel(way.source, kernels))
-    return trials, (operator, rows)
+    with progress.stage("verify"):
+        return trials, (operator, _checked(way, operator, device, seed))
+
+
+def _tuned(
+    way: Candidate, operator: FusedOperator, kernels: Path, device: str, seed: int
+) -> tuple[Trial, ...]:
+    """The trials; none where the kernel raises, which its checks will say."""
+    try:
+        return tune(way, operator, kernels, device, seed)
+    except Exception:
+        return ()
 
 
 def _checked(

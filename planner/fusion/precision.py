@@ -42,12 +42,11 @@ def mark_lossy_casts(program: ExportedProgram) -> tuple[str, ...]:
     return (f"{counted(len(found), 'cast')} may be left out by a kernel",) if found else ()
 
 
-def unrounded(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
-    """The marked casts among `nodes`, a region in graph order, that the region leaves out: nothing
-    outside reads them, and nothing that is not floating, a comparison or an index say, is made of
-    them.
+def unrounded(nodes: Sequence[fx.Node], results: Collection[fx.Node]) -> tuple[fx.Node, ...]:
+    """The marked casts among `nodes`, a region in graph order, that the region leaves out: they are
+    none of its `results`, and nothing that is not floating, a comparison or an index say, is made
+    of them.
     """
-    inside = set(nodes)
     exact: set[fx.Node] = set()
     for node in reversed(nodes):
         if not _is_floating(node) or any(user in exact for user in node.users):
@@ -58,7 +57,7 @@ def unrounded(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
         if _LOSSY in node.meta
         and op_name(node) in CASTS
         and node not in exact
-        and all(user in inside for user in node.users)
+        and node not in results
     )
 
 

@@ -20,15 +20,16 @@ from fusion_kernels.emit.layout import NotEmitted, layout_of
 from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
+from planner.fusion.dimensions import CAT, STACK
 from planner.fusion.dtypes import refused_dtype
-from planner.fusion.lower import Hint, LoweredRegion, bound_hint, lower
-from planner.fusion.windows import CAT
+from planner.fusion.lower import Hint, bound_hint, is_view, lower, without_last_views
+from planner.fusion.lowered import LoweredRegion
 from planner.graph.randomness import drawing_nodes
 from planner.graph.view import op_name
 
 POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
 """What the automatic regions are called: those without and those with a reduction."""
-_FUSABLE = frozenset((*LOWERINGS, CAT))
+_FUSABLE = frozenset((*LOWERINGS, CAT, STACK))
 _WORTH_ALONE = frozenset(name for name in REDUCTIONS if "norm." in name or "softmax" in name)
 """Operators for which eager passes over a row several times, or slowly once."""
 _MOST_INPUTS = 16
@@ -58,12 +59,13 @@ def find_regions(
         if reason:
             rejected.append(Mismatch(match.rule, "check", reason, match.root.name))
     for node in graph.nodes:
-        if op_name(node) in _FUSABLE and node not in growth.group_of:
-            reason = refused_dtype(node)
-            if reason:
-                rejected.append(Mismatch(POINTWISE_CHAIN, "check", reason, node.name))
-            else:
-                growth.single(node)
+        if node in growth.group_of:
+            continue
+        reason = refused_dtype(node) if op_name(node) in _FUSABLE else ""
+        if reason:
+            rejected.append(Mismatch(POINTWISE_CHAIN, "check", reason, node.name))
+        elif op_name(node) in _FUSABLE or (is_view(node) and node.args[0] in growth.group_of):
+            growth.single(node)
     for node in graph.nodes:
         for source in node.all_input_nodes:
             reason = growth.merge(source, node)
@@ -132,8 +134,11 @@ class _Growth:
         """The regions of two or more operators in graph order, and those that stayed alone."""
         plans: list[RegionPlan] = []
         alone: list[Mismatch] = []
-        for group, members in sorted(self._members.items()):
+        for group, held in sorted(self._members.items()):
             match = self._match.get(group)
+            members = without_last_views(held)
+            if not members:
+                continue
             if len(members) == 1 and match is None:
                 reason = self._lonely(members[0])
                 if reason:
@@ -159,8 +164,6 @@ class _Growth:
         try:
             lowered = lower(nodes, name, self._hint)
             region = lowered.region
-            if not region.outputs:
-                return "nothing reads its result"
             candidates(region, layout_of(region))
         except (NotLowered, NotEmitted, RuntimeError) as error:
             return str(error)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lowered import LoweredRegion
+from planner.fusion.placing import Step
 from planner.graph.randomness import drawing_nodes
 from planner.passes.linear_bias import SPLIT
 
@@ -35,15 +36,22 @@ def _replace(
     graph: fx.Graph, lowered: LoweredRegion, inputs: tuple[fx.Node, ...], overload: Any
 ) -> tuple[fx.Node, dict[fx.Node, fx.Node]]:
     last = lowered.nodes[-1]
-    with graph.inserting_after(last):
-        call = graph.call_function(overload, inputs)
-    call.meta = {**_meta(last), "val": _value(lowered)}
-    results = [call] if len(lowered.outputs) == 1 else _unpack(graph, call, lowered)
+    with graph.inserting_before(last.next):
+        arguments = lowered.arguments(inputs, _view)
+        call = graph.call_function(overload, arguments)
+        call.meta = {**_meta(last), "val": _value(lowered)}
+        results = lowered.returned(_parts(graph, call), _view)
     for node, result in zip(lowered.outputs, results, strict=True):
-        node.replace_all_uses_with(result, delete_user_cb=lambda user: user not in lowered.nodes)
+        result.meta = {**result.meta, **_meta(node), "val": node.meta["val"]}
+        node.replace_all_uses_with(result, delete_user_cb=lambda user: _stays(user, lowered))
     for node in reversed(lowered.nodes):
-        graph.erase_node(node)
+        if node not in lowered.kept:
+            graph.erase_node(node)
     return call, dict(zip(lowered.outputs, results, strict=True))
+
+
+def _stays(user: fx.Node, lowered: LoweredRegion) -> bool:
+    return user not in lowered.nodes or user in lowered.kept
 
 
 def sort(graph: fx.Graph) -> None:
@@ -77,17 +85,33 @@ def _meta(node: fx.Node) -> dict[str, Any]:
     return {key: value for key, value in node.meta.items() if key != SPLIT}
 
 
+def _view(source: fx.Node, step: Step) -> fx.Node:
+    """The view as a node of the graph."""
+    overload, arguments = step
+    node = source.graph.call_function(overload, (source, *arguments))
+    node.meta = {**_meta(source), "val": overload(source.meta["val"], *arguments)}
+    return node
+
+
 def _value(lowered: LoweredRegion) -> Any:
-    values = tuple(node.meta["val"] for node in lowered.outputs)
-    return values[0] if len(values) == 1 else values
+    """What the kernel returns, in the region's dimensions."""
+    values = []
+    for node, output, steps in zip(
+        lowered.outputs, lowered.region.outputs, lowered.results, strict=True
+    ):
+        own = node.meta["val"]
+        values.append(own.new_empty_strided(output.shape, output.stride) if steps else own)
+    return values[0] if len(values) == 1 else tuple(values)
 
 
-def _unpack(graph: fx.Graph, call: fx.Node, lowered: LoweredRegion) -> list[fx.Node]:
-    items: list[fx.Node] = []
-    for index, node in enumerate(lowered.outputs):
-        with graph.inserting_after(items[-1] if items else call):
-            item = graph.call_function(operator.getitem, (call, index))
-        item.meta = _meta(node)
-        assert isinstance(item.meta["val"], torch.Tensor)
+def _parts(graph: fx.Graph, call: fx.Node) -> fx.Node | list[fx.Node]:
+    """The call, or each of the tensors that it returns."""
+    values = call.meta["val"]
+    if isinstance(values, torch.Tensor):
+        return call
+    items = []
+    for index, value in enumerate(values):
+        item = graph.call_function(operator.getitem, (call, index))
+        item.meta = {**_meta(call), "val": value}
         items.append(item)
     return items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, fx
 
-from planner.fusion.lower import LoweredRegion
+from planner.fusion.lowered import LoweredRegion
 from planner.passes.linear_bias import SPLIT
 from planner.passes.reuse_buffers import FRESH
 
@@ -16,7 +16,7 @@ def spent_input(lowered: LoweredRegion) -> int | None:
     the region is one call and the biases are back in their linears.
     """
     region, inside = lowered.region, set(lowered.nodes)
-    if len(region.outputs) != 1 or region.row_rank:
+    if len(region.outputs) != 1 or region.row_rank or not lowered.as_they_lie:
         return None
     result = lowered.outputs[0].meta["val"]
     for index, source in enumerate(lowered.inputs):

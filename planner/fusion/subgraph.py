@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.fusion.grouped_product import grouped_product
 from planner.graph.autocast import without_autocast
 from planner.graph.randomness import draws_numbers
 from planner.graph.view import CASTS, op_name
@@ -30,17 +31,23 @@ class Subgraph:
     copies: Mapping[fx.Node, fx.Node]
 
 
-def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -> Subgraph:
-    """The nodes (in graph order) as a module; outputs are those read outside.
+def extract(
+    nodes: Sequence[fx.Node],
+    inputs: Sequence[fx.Node] | None = None,
+    outputs: Sequence[fx.Node] | None = None,
+) -> Subgraph:
+    """The nodes (in graph order) as a module.
 
-    `inputs` fixes the order of the arguments; by default it is the order of first use.
+    `inputs` fixes the order of the arguments, by default that of first use; `outputs` are by
+    default the nodes that others read.
     """
     inside = set(nodes)
     feeding = dict.fromkeys(
         source for node in nodes for source in node.all_input_nodes if source not in inside
     )
     ordered = tuple(inputs) if inputs is not None else tuple(feeding)
-    outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+    if outputs is None:
+        outputs = [node for node in nodes if any(user not in inside for user in node.users)]
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in ordered:
@@ -49,7 +56,7 @@ def extract(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node] | None = None) -
     for node in nodes:
         copies[node] = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(copies[node] for node in outputs))
-    return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, outputs, copies)
+    return Subgraph(fx.GraphModule(torch.nn.Module(), graph), ordered, tuple(outputs), copies)
 
 
 def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -61,11 +68,12 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     numbers. Nothing else is rounded.
     """
     with torch.no_grad(), without_autocast():
-        result: tuple[Any, ...] = _Float64(module).run(*map(_widened, values))
+        result: tuple[Any, ...] = _Float64(module).run(*map(widened, values))
     return result
 
 
-def _widened(value: Any) -> Any:
+def widened(value: Any) -> Any:
+    """A tensor as `run_in_float64` takes it; anything else as it is."""
     if isinstance(value, torch.Tensor) and value.is_complex():
         return value.to(torch.complex128)
     is_floating = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -98,11 +106,14 @@ class _Float64(fx.Interpreter):
             result = self._drawn(n)
         elif n.op == "call_function" and op_name(n) in _OWN_DEFAULTS:
             result = self._with_own_defaults(n)
+        elif n.op == "call_function" and op_name(n) == "aten._grouped_mm.default":
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            result = grouped_product(*args, **kwargs)
         else:
             result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in CASTS:
             result = result.to(n.meta["val"].dtype)
-        return _widened(result)
+        return widened(result)
 
     def _compared(self, n: fx.Node, dtype: torch.dtype) -> Any:
         given, _ = self.fetch_args_kwargs_from_env(n)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,7 +17,8 @@ from fusion_kernels.library import FusedOperator
 from fusion_kernels.load import load_kernel
 from fusion_kernels.tolerances import check
 from planner.fusion.candidate import Candidate
-from planner.fusion.subgraph import extract, run_in_float64
+from planner.fusion.reference import reference
+from planner.fusion.subgraph import run_in_float64
 from planner.report.model import Trial
 from planner.timing import Timing, device_only, interleaved
 
@@ -41,15 +41,14 @@ def tune(
     sources: dict[str, KernelSource] = {}
     runs: dict[str, Callable[[], object]] = {}
     sets = _input_sets(candidate, device, seed)
-    exact = run_in_float64(
-        extract(candidate.lowered.nodes, candidate.lowered.inputs).module, sets[0]
-    )
+    exact = run_in_float64(reference(candidate.lowered), sets[0])
+    placed = [candidate.lowered.arguments(tensors) for tensors in sets]
     for config in candidates(region, candidate.source.layout):
         source = emit(region, candidate.provenance, config)
         launcher = load_kernel(source.text, source.name).launcher
-        if _right(launcher(*sets[0]), exact):
+        if _right(candidate.lowered.returned(launcher(*placed[0])), exact):
             sources[str(config)] = source
-            runs[str(config)] = device_only(_over(launcher, sets), device)
+            runs[str(config)] = device_only(_over(launcher, placed), device)
     timings = interleaved(runs, device, rounds=_ROUNDS)
     trials = sorted(
         (_trial(name, timing, len(sets)) for name, timing in timings.items()),
@@ -74,8 +73,7 @@ def _input_sets(candidate: Candidate, device: str, seed: int) -> list[tuple[torc
     return [draw_case(specs, CASES[0], seed + n, device=device) for n in range(copies)]
 
 
-def _right(result: Any, exact: Sequence[torch.Tensor]) -> bool:
-    outs = (result,) if isinstance(result, torch.Tensor) else result
+def _right(outs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> bool:
     return all(r.passed for out, ref in zip(outs, exact, strict=True) for r in check(out, ref))
 
 

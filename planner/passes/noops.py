@@ -4,6 +4,7 @@ casts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,11 +57,24 @@ def drop_noops(program: ExportedProgram) -> tuple[str, ...]:
     object, whose shape the caller may change in place. With symbolic sizes an operator goes only
     when nothing changes for any size.
     """
+    return _dropped(program, _idle_source)
+
+
+def drop_idle_copies(program: ExportedProgram) -> tuple[str, ...]:
+    """Remove pads of nothing, repeats of one and concatenations with empty tensors: eager copies
+    there, so that a captured program has them to be ranked by. What `drop_noops` keeps stays.
+    """
+    return _dropped(program, _copied_source)
+
+
+def _dropped(
+    program: ExportedProgram, source_of: Callable[[fx.Node], fx.Node | None]
+) -> tuple[str, ...]:
     removed: dict[str, int] = {}
     for node in list(program.graph.nodes):
-        if not _changes_nothing(node):
+        source = source_of(node)
+        if source is None:
             continue
-        source = node.args[0]
         if _makes_an_object(node) if node.target in _VIEWS else keeps_apart(node, source):
             continue
         removed[str(node.target)] = removed.get(str(node.target), 0) + 1
@@ -99,17 +113,44 @@ def _is_output(node: fx.Node) -> bool:
     return any(user.op == "output" for user in node.users)
 
 
-def _changes_nothing(node: fx.Node) -> bool:
-    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+def _idle_source(node: fx.Node) -> fx.Node | None:
+    """What a view, cast, copy or idle operator equals, None where it does something."""
+    idle = node.target in _VIEWS or node.target in _COPIES
+    if node.op != "call_function" or not node.args:
+        return None
+    if not (idle or _is_idle_dropout(node) or _adds_integer_zero(node)):
+        return None
+    return _same(node, node.args[0])
+
+
+def _copied_source(node: fx.Node) -> fx.Node | None:
+    """What a pad, a repeat or a concatenation is a mere copy of, None where it is not."""
+    if node.target is aten.cat.default:
+        return _same(node, _only_piece(node))
+    # Of an equal shape, repeats can only have been of one.
+    repeats = node.target in (aten.repeat.default, aten.repeat_interleave.self_int)
+    return _same(node, node.args[0]) if repeats or _pads_nothing(node) else None
+
+
+def _same(node: fx.Node, source: object) -> fx.Node | None:
+    if not isinstance(source, fx.Node):
+        return None
+    return source if same_meta(node.meta.get("val"), source.meta.get("val")) else None
+
+
+def _only_piece(cat: fx.Node) -> object:
+    """What a concatenation is made of when all else in it is empty."""
+    pieces: Any = cat.args[0]
+    full = [piece for piece in pieces if not statically_known_true(piece.meta["val"].numel() == 0)]
+    return full[0] if len(full) == 1 else None
+
+
+def _pads_nothing(node: fx.Node) -> bool:
+    """An equal shape is not enough: one side may lose what the other gets."""
+    if node.target not in (aten.pad.default, aten.constant_pad_nd.default):
         return False
-    if not (
-        node.target in _VIEWS
-        or node.target in _COPIES
-        or _is_idle_dropout(node)
-        or _adds_integer_zero(node)
-    ):
-        return False
-    return same_meta(node.meta.get("val"), node.args[0].meta.get("val"))
+    sides: Any = node.args[1]
+    return all(isinstance(size, int) and size == 0 for size in sides)
 
 
 def _is_idle_dropout(node: fx.Node) -> bool:

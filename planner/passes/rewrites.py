@@ -14,7 +14,7 @@ from planner.passes.common_subexpressions import common_subexpressions
 from planner.passes.fold_batch_norm import fold_batch_norm
 from planner.passes.masks import simplify_masks
 from planner.passes.merge_linears import merge_linears
-from planner.passes.noops import drop_noops
+from planner.passes.noops import drop_idle_copies, drop_noops
 from planner.passes.runner import Pass
 from planner.passes.written_out_attention import written_out_attention
 
@@ -38,6 +38,7 @@ REWRITES: Passes = (
     ("common_subexpressions", common_subexpressions),
     ("cancel_pairs", cancel_pairs),
     ("drop_noops", drop_noops),
+    ("drop_idle_copies", drop_idle_copies),
 )
 
 RACED: tuple[Trial, ...] = (

@@ -208,6 +208,56 @@ class RejectionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftRow:
+    """Calls of one operator that no kernel took: their eager time (None where a rewrite put them
+    in) and why the longest of them, `node`, was left.
+    """
+
+    op: str
+    calls: int
+    us: float | None
+    reason: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class FusableTime:
+    """Where one eager forward's measured time went, microseconds. `products_us` is that of matrix
+    products, convolutions and attention, `total_us` all other.
+
+    Of the total, `in_kernels_us` was taken by kept kernels and `rewritten_us` by rewrites that
+    removed the operators; `unlinked_us` is work of eager that the captured program does not have;
+    `left` has the rest. `withdrawn_us` is the part of `left` in kernels that won alone and went
+    because the whole did not.
+    """
+
+    products_us: float
+    total_us: float
+    in_kernels_us: float
+    rewritten_us: float
+    withdrawn_us: float
+    unlinked_us: float
+    left: tuple[LeftRow, ...] = ()
+
+    @property
+    def covered(self) -> float | None:
+        """Fraction of the total in kernels or removed; None where there is none."""
+        taken_us = self.in_kernels_us + self.rewritten_us
+        return taken_us / self.total_us if self.total_us else None
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A stage of the run: its title, how deep it lies in others (0: in none), and the seconds it
+    took, those of the stages inside included.
+    """
+
+    title: str
+    depth: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class NumericsRow:
     """One numerics check: `error` and `limit` in the measure that `measure` names ("element",
     "row", "norm" ...). `case` tells what ran and on which inputs the error was largest.
@@ -279,4 +329,6 @@ class Report:
     benchmark: Benchmark
     outcome: Outcome | None = None
     precision: Precision = "exact"
+    fusable: FusableTime | None = None
+    stages: tuple[StageRow, ...] = ()
     schema_version: int = SCHEMA_VERSION

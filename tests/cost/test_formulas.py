@@ -87,6 +87,22 @@ def test_matrix_operators_agree_with_torchs_counter(name: str) -> None:
     assert flops_of(function, *inputs) == counted_by_torch(function, *inputs) > 0
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "out", "flops"),
+    [
+        ((12, 8), (3, 8, 5), (12, 5), 2 * 12 * 8 * 5),
+        ((12, 8), (8, 9), (3, 12, 9), 2 * 12 * 8 * 9),
+        ((3, 4, 8), (3, 8, 5), (3, 4, 5), 2 * 3 * 4 * 8 * 5),
+    ],
+    ids=["rows in groups", "cut along K", "one matrix each"],
+)
+def test_grouped_products(
+    left: tuple[int, ...], right: tuple[int, ...], out: tuple[int, ...], flops: int
+) -> None:
+    call = node("aten._grouped_mm.default", meta(*left), meta(*right), out=meta(*out))
+    assert cost_of(call).flops == flops
+
+
 def test_attention_on_cpu_counts_both_products() -> None:
     q = torch.randn(2, 4, 64, 16)
     assert flops_of(F.scaled_dot_product_attention, q, q, q) == 4 * 2 * 4 * 64 * 64 * 16

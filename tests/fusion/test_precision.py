@@ -102,7 +102,7 @@ def test_other_casts_are_not_marked(trace: Any, dtype: torch.dtype) -> None:
     graph = trace(function, _x()).graph
     program: Any = _Program(graph)
     assert mark_lossy_casts(program) == ()
-    assert unrounded([n for n in graph.nodes if n.op == "call_function"]) == ()
+    assert unrounded([n for n in graph.nodes if n.op == "call_function"], ()) == ()
 
 
 def test_a_cast_that_loses_nothing_is_not_marked(trace: Any) -> None:
@@ -119,7 +119,7 @@ def test_between_the_two_16_bit_dtypes_either_way_loses_bits(trace: Any) -> None
 
 def test_unmarked_casts_stay(trace: Any) -> None:
     graph = trace(lambda x: (x * 2).to(BF16).float() + 1, _x()).graph
-    assert unrounded([n for n in graph.nodes if n.op == "call_function"]) == ()
+    assert unrounded([n for n in graph.nodes if n.op == "call_function"], ()) == ()
 
 
 def test_the_reference_is_the_same_program_without_them(region: Any) -> None:

@@ -174,10 +174,10 @@ def test_a_near_miss_keeps_its_reason_and_node(
 
 K = math.sqrt(2 / math.pi)
 OTHER_ACTIVATIONS = {
-    "sigmoid form": lambda x, r: x * torch.sigmoid(1.702 * x) + r,
-    "erf by hand": lambda x, r: 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5))) + r,
-    "tanh by hand": lambda x, r: 0.5 * x * (1 + torch.tanh(K * (x + 0.044715 * x**3))) + r,
     "tanh with 0.044": lambda x, r: 0.5 * x * (1 + torch.tanh(K * (x + 0.044 * x**3))) + r,
+    "sigmoid with 1.7": lambda x, r: x * torch.sigmoid(1.7 * x) + r,
+    "erf of x": lambda x, r: 0.5 * x * (1 + torch.erf(x)) + r,
+    "no half": lambda x, r: x * (1 + torch.erf(x * math.sqrt(0.5))) + r,
 }
 
 

@@ -32,6 +32,7 @@ _OTHER = (
     *("conv1d", "conv2d"),
     *("embedding", "gather", "index", "view", "_unsafe_view", "reshape", "transpose", "permute"),
     *("unsqueeze", "squeeze", "expand", "slice", "select", "split", "t", "repeat", "argmax"),
+    *("flatten", "unflatten"),
 )
 # What stays outside for a reason that the report names.
 _LEFT = {
@@ -40,6 +41,7 @@ _LEFT = {
     "gelu": "after a convolution that has no bias to split",
     "relu": "between two products",
     "_to_copy": "of an index",
+    "type_as": "of one number",
 }
 
 

@@ -92,13 +92,47 @@ def test_a_piece_that_is_read_elsewhere_stays_outside(grow: Any, rewritten: Any)
     ("form", "reason"),
     [
         (lambda a, b: torch.cat((a * 2, b), 0).exp(), "along the leading dimension"),
-        (lambda a, b: torch.cat((a, b, a), 1).exp(), "several pieces"),
+        (lambda a, b: torch.cat((a, b), 1).view(4, 7, 2).exp(), "view divides"),
     ],
 )
 def test_pieces_that_no_kernel_holds_are_refused(grow: Any, form: Any, reason: str) -> None:
     grown = grow(form, torch.randn(4, 7), torch.randn(4, 7))
     assert all("cat" not in names for names in grown.regions)
     assert any(reason in m.reason for m in grown.rejected)
+
+
+def test_one_tensor_in_two_pieces_is_read_twice(grow: Any, rewritten: Any) -> None:
+    def form(a: Any, b: Any) -> Any:
+        return torch.cat((a, b, a), 1).exp()
+
+    tensors = (torch.randn(4, 7), torch.randn(4, 3))
+    grown = grow(form, *tensors)
+    assert grown.regions == [["cat", "exp"]]
+    assert [item.name for item in grown.plans[0].lowered.region.inputs] == ["a", "b", "a_2"]
+    _same(grown, rewritten, form, *tensors)
+
+
+def test_halves_rotated_by_one_table_are_read_in_both(grow: Any, rewritten: Any) -> None:
+    def form(first: Any, second: Any, cos: Any, sin: Any) -> Any:
+        turned = (first * cos - second * sin, second * cos + first * sin)
+        return torch.cat(turned, -1) * 2
+
+    tensors = (*torch.randn(2, 3, 5, 4), *torch.randn(2, 5, 4))
+    grown = grow(form, *tensors)
+    assert len(grown.regions) == 1
+    assert len(grown.plans[0].lowered.inputs) == 4
+    _same(grown, rewritten, form, *tensors)
+
+
+def test_interleaved_halves_are_stacked(grow: Any, rewritten: Any) -> None:
+    def form(x: Any, cos: Any, sin: Any) -> Any:
+        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+        return x * cos + turned * sin
+
+    tensors = (torch.randn(2, 3, 5, 8), torch.randn(5, 8), torch.randn(5, 8))
+    grown = grow(form, *tensors)
+    assert grown.regions == [["neg", "stack", "flatten", "mul", "mul", "add"]]
+    _same(grown, rewritten, form, *tensors)
 
 
 def test_a_reduction_of_a_piece_stays_apart(grow: Any, rewritten: Any) -> None:

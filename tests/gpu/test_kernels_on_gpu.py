@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 import planner
+from fusion_kernels.inputs import draw, generator_for
 from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.tolerances import check
 from planner.cost.devices import device_for
+from planner.draws import draw_like
 from planner.fusion.candidate import Candidate
 from planner.fusion.plan import find_places, write_kernel
 from planner.verify import verify_region
@@ -100,3 +102,24 @@ def test_whole_model_on_cuda(tmp_path: Path) -> None:
     with torch.no_grad():
         error = (fused(x).double() - model(x).double()).norm() / model(x).double().norm()
     assert error < 1e-2
+
+
+def test_large_tensors_are_drawn_on_the_device_and_a_seed_fixes_them() -> None:
+    shape = (3, 1 << 20)
+    assert generator_for(3 << 20, "cuda:0", 0).device.type == "cuda"
+    drawn = [draw(shape, torch.bfloat16, seed, device="cuda:0") for seed in (7, 7, 8)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert drawn[0].float().std().item() == pytest.approx(1.0, rel=0.01)
+    for dtype in (torch.int64, torch.bool):
+        assert draw(shape, dtype, 7, device="cuda:0").is_cuda
+
+
+def test_a_large_input_of_a_model_is_drawn_with_the_examples_spread() -> None:
+    example = 3 + 0.5 * torch.randn(3, 1 << 20, device="cuda:0")
+    (drawn,), _ = draw_like((example,), {}, 0)
+    assert drawn.device == example.device
+    assert drawn.mean().item() == pytest.approx(3.0, rel=0.01)
+    assert drawn.std().item() == pytest.approx(0.5, rel=0.01)
+    (ids,), _ = draw_like((torch.arange(3 << 20, device="cuda:0"),), {}, 0)
+    assert torch.equal(ids.sort().values, torch.arange(3 << 20, device="cuda:0"))

@@ -4,7 +4,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -206,15 +206,29 @@ class Golden:
     provenance: Provenance
 
 
+def _golden_shape(example: tuple[int, ...]) -> tuple[int, ...]:
+    """The larger tensor that an example stands for; what it holds once stays one."""
+    if len(example) == 2 and example[0] != 1:
+        return (4, 128, 96 * example[-1])
+    return tuple(n if n in (1, 4) else 96 * n for n in example)
+
+
+_NUMBERS = {"eps": 1e-12, "cap": 30.0, "scale": 0.125, "value": float("-inf")}
+
+
 def _of_rule(rule: FusionRule, variant: Variant, dtype: torch.dtype) -> Golden:
-    """A variant of a named rule over [4, 128, 768] and vectors of 768."""
-    shapes = {n: s for n, s in variant.examples.items() if isinstance(s, tuple)}
+    """A variant of a named rule over [4, 128, 768], vectors of 768, conditions of [4, 1, 768]."""
+    taken = inspect.signature(variant.pattern).parameters
+    shapes = {n: s for n, s in variant.examples.items() if isinstance(s, tuple) and n in taken}
     tensors = [
-        torch.ones((4, 128, 96 * shape[-1]) if len(shape) == 2 else (96 * shape[-1],), dtype=dtype)
-        for shape in shapes.values()
+        torch.ones(_golden_shape(shape), dtype=torch.bool if n in variant.masks else dtype)
+        for n, shape in shapes.items()
     ]
-    numbers = {n: 1e-12 for n, s in variant.examples.items() if not isinstance(s, tuple)}
-    function = partial(variant.pattern, **numbers)
+    numbers = {n: _NUMBERS[n] for n in taken if isinstance(variant.examples.get(n), float)}
+
+    def function(*values: Tensor) -> Any:
+        return variant.pattern(**dict(zip(shapes, values, strict=True)), **numbers)
+
     provenance = Provenance(
         rule=rule.name,
         modules=("encoder.layer.0.output",),

@@ -206,11 +206,3 @@ def test_statements_that_nothing_reads_are_left_out_and_inputs_stay():
     region = made.finish("r", (4, 8), [Output(kept, "float32", (4, 8), (8, 1))])
     assert [item.name for item in region.inputs] == ["x", "y"]
     assert [item.op for item in region.body] == ["neg"]
-
-
-def test_one_region_has_one_kind_of_row():
-    made = builder(x="float32")
-    made.row_over(1)
-    made.row_over(1)
-    with pytest.raises(NotLowered, match="two reductions over different dimensions"):
-        made.row_over(2)

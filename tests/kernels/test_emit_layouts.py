@@ -265,9 +265,8 @@ def test_outputs_in_different_orders(traced, assert_right) -> None:
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_a_row_across_memory(rows, kernel_run) -> None:
-    made = Builder()
+    made = Builder(1, 3)
     value = made.input("x", "float32", (4, 3), (1, 4), 2)
-    made.row_over(1)
     made.at("norm", "norm", "float32")
     result = made.apply("layer_norm", value, None, None, 1e-5)
     region = made.finish("norm", (4, 3), [Output(result, "float32", (4, 3), (1, 4))])

@@ -15,10 +15,9 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def reduction(op: str, dtype: str = "float32", width: int = 5) -> Region:
     """`op` over rows of five, of an input `[4, width]`, minus y `[4, 5]` so that rows have five."""
-    made = Builder()
+    made = Builder(1, 5)
     x = made.input("x", dtype, (4, width), (width, 1) if width > 1 else (1, 0), 2)
     y = made.input("y", "float32", (4, 5), (5, 1), 2)
-    made.row_over(1)
     made.at("node", "node", "float32")
     value = made.apply("sub", made.apply(op, x), y)
     return made.finish("reduction", (4, 5), [Output(value, "float32", (4, 5), (5, 1))])

@@ -182,18 +182,20 @@ def test_the_users_cast_through_8_bits_rounds(
 
 
 def test_values_that_are_only_moved_keep_their_codes(traced: Any, kernel_run: Any) -> None:
-    """NaN, both zeros and infinities too, through a choice, an absolute value and a cat."""
-    x = CODES.view(torch.float8_e5m2).reshape(16, 16)
+    """NaN, both zeros and infinities too, through a choice and a cat."""
+    orders = (CODES, CODES.flip(0), CODES.roll(7))
+    drawn = [codes.reshape(16, 16).view(torch.float8_e5m2) for codes in orders]
 
-    def function(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
-        return torch.cat([torch.where(chosen, x, x.abs()), y], -1)
+    def function(x: Tensor, y: Tensor, z: Tensor, chosen: Tensor) -> Tensor:
+        return torch.cat([torch.where(chosen, x, z), y], -1)
 
-    y, chosen = x.flip(0), torch.rand(16, 16) > 0.5
-    made = traced(function, x, y, chosen)
+    tensors = (*drawn, torch.rand(16, 16) > 0.5)
+    made = traced(function, *tensors)
     (out,) = kernel_run(made.region, made.inputs)
+    assert out.shape == (16, 32)
     _same(
         out.view(torch.uint8).reshape(-1),
-        function(x, y, chosen).view(torch.uint8).reshape(-1),
+        function(*tensors).view(torch.uint8).reshape(-1),
         torch.float8_e5m2,
     )
 

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from fusion_kernels.inputs import CASES, InputCase, InputSpec, draw, draw_case, input_cases
+from fusion_kernels.inputs import (
+    CASES,
+    InputCase,
+    InputSpec,
+    draw,
+    draw_case,
+    generator_for,
+    input_cases,
+)
 
 BY_LABEL = {case.label: case for case in CASES}
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -25,6 +33,11 @@ def test_two_inputs_of_one_case_are_drawn_from_streams_of_their_own():
     spec = InputSpec((64,), torch.float32)
     x, y = draw_case((spec, spec), BY_LABEL["normal"], 0)
     assert not torch.equal(x, y)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_small_tensors_are_drawn_on_the_cpu_for_every_device(device):
+    assert generator_for(1 << 20, device, 3).device.type == "cpu"
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e2, 1e4])

@@ -30,7 +30,8 @@ from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, UnaryUf
 from fusion_kernels.builder import NotLowered
 from fusion_kernels.evaluate import evaluate
 from fusion_kernels.tolerances import NumericsResult, check
-from planner.fusion.lower import LoweredRegion, input_hint, lower
+from planner.fusion.lower import input_hint, lower
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.subgraph import extract, run_in_float64
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)

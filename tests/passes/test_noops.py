@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.export import Dim
+from torch.nn.functional import pad
 
-from planner.passes.noops import drop_asserts, drop_noops
+from planner.passes.noops import drop_asserts, drop_idle_copies, drop_noops
 
 X = torch.randn(4, 6)
 IDS = torch.arange(6)
@@ -204,3 +205,47 @@ def test_asserts_of_metadata_go(export: Any) -> None:
     assert "_assert_tensor_metadata.default" in exported.ops()
     assert exported.apply(drop_asserts) == ("1 metadata asserts removed",)
     assert exported.ops() == ["_to_copy.default", EXP]
+
+
+IDLE_COPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "pad": lambda x: pad(x, (0, 0, 0, 0)),
+    "reflect_pad": lambda x: pad(x, (0, 0), mode="reflect"),
+    "repeat": lambda x: x.repeat(1, 1),
+    "repeat_interleave": lambda x: x.repeat_interleave(1, dim=0),
+    "cat_of_one": lambda x: torch.cat([x]),
+    "cat_with_empty": lambda x: torch.cat([x[:0], x, x[:0]]),
+    "cat_with_a_row_of_nothing": lambda x: torch.cat([torch.empty(0), x]),
+}
+
+
+@pytest.mark.parametrize("name", IDLE_COPIES)
+def test_a_copy_that_eager_makes_goes_from_the_rewritten_program_alone(
+    export: Any, name: str
+) -> None:
+    exported = export(lambda x: IDLE_COPIES[name](x).exp(), X)
+    exported.apply(drop_asserts, drop_noops)
+    assert exported.ops() != [EXP]
+    exported.apply(drop_idle_copies, drop_noops)
+    assert exported.ops() == [EXP]
+
+
+WORKING_COPIES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "pad": (lambda x: pad(x, (0, 1)), "pad.default"),
+    "shift_by_pad": (lambda x: pad(x, (1, -1)), "pad.default"),
+    "repeat": (lambda x: x.repeat(2, 1), "repeat.default"),
+    "repeat_to_more_dimensions": (lambda x: x.repeat(1, 1, 1), "repeat.default"),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2, dim=0), "repeat_interleave.self_int"),
+    "cat_of_two": (lambda x: torch.cat([x, x]), "cat.default"),
+    "cat_to_other_strides": (lambda x: torch.cat([x.t()[:, :0], x.t()], 1), "cat.default"),
+    "cat_to_another_dtype": (lambda x: torch.cat([x.double()[:0], x]), "cat.default"),
+    "an_input_returned": (lambda x: torch.cat([x, x[:0]]), "cat.default"),
+}
+
+
+@pytest.mark.parametrize("name", WORKING_COPIES)
+def test_a_copy_that_does_something_stays(export: Any, name: str) -> None:
+    function, kept = WORKING_COPIES[name]
+    after = (lambda x: x) if name == "an_input_returned" else torch.exp
+    exported = export(lambda x: after(function(x)), X)
+    exported.apply(drop_asserts, drop_noops, drop_idle_copies)
+    assert kept in exported.ops()

@@ -12,7 +12,9 @@ from planner.report.model import (
     CaptureInfo,
     CoverageRow,
     Environment,
+    FusableTime,
     FusionRow,
+    LeftRow,
     ModelInfo,
     NumericsRow,
     OpRow,
@@ -21,6 +23,7 @@ from planner.report.model import (
     ProfileInfo,
     RejectionRow,
     Report,
+    StageRow,
     Trial,
 )
 
@@ -95,6 +98,20 @@ def report() -> Report:
             ratio_high=1.31,
         ),
         outcome=Outcome("fused", "1.29x faster than eager, 13 kernels verified against float64"),
+        fusable=FusableTime(
+            products_us=4_870.0,
+            total_us=3_140.0,
+            in_kernels_us=2_610.0,
+            rewritten_us=340.0,
+            withdrawn_us=0.0,
+            unlinked_us=120.0,
+            left=(
+                LeftRow("aten.embedding", 2, 52.0, "single operator", "embedding_1"),
+                LeftRow("aten.cumsum", 1, 18.0, "no region holds aten.cumsum.default", "cumsum"),
+                LeftRow("aten.where", 1, None, "a rewrite put it in", "where_3"),
+            ),
+        ),
+        stages=(StageRow("capture", 0, 2.5), StageRow("plan the fusions", 0, 41.0)),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.report.model import Benchmark, Outcome, ProfileInfo, Report
+from planner.report.model import Benchmark, FusableTime, Outcome, ProfileInfo, Report
 from planner.report.terminal import render
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "reports"
@@ -66,6 +66,7 @@ def test_unknown_times_are_never_zero(report: Report) -> None:
         numerics=(),
         benchmark=Benchmark(()),
         outcome=None,
+        fusable=None,
     )
     text = render(bare)
     assert "times unknown" in text
@@ -82,10 +83,32 @@ def test_sections_without_content_are_left_out(report: Report) -> None:
         numerics=(),
         benchmark=Benchmark(()),
         outcome=None,
+        fusable=None,
     )
     text = render(bare)
-    for title in ("Coverage", "Fusions", "Not fused", "Numerics", "Benchmark", "module is used"):
+    for title in ("Coverage", "Fusions", "Not fused", "Covered", "Numerics", "Benchmark"):
         assert title not in text
+    assert "module is used" not in text
+
+
+def test_the_covered_share_names_its_denominator_and_what_is_left(report: Report) -> None:
+    text = render(replace(report, fusable=replace(_fusable(report), unlinked_us=0.0)), width=200)
+    assert "Covered  93.9 % of 3.14 ms" in text
+    assert "2.61 ms in kernels, 340 us rewritten away, 190 us left" in text
+    assert "not in the captured program" not in text
+    row = next(line for line in text.splitlines() if "aten.embedding  " in line)
+    assert row.split()[:4] == ["aten.embedding", "2", "52.0", "us"]
+
+
+def test_what_is_left_is_cut_and_says_so(report: Report) -> None:
+    rows = tuple(replace(_fusable(report).left[0], op=f"aten.op{i}") for i in range(12))
+    text = render(replace(report, fusable=replace(_fusable(report), left=rows)))
+    assert "… 4 more operators: report.json has all" in text
+
+
+def _fusable(report: Report) -> FusableTime:
+    assert report.fusable is not None
+    return report.fusable
 
 
 def test_a_program_without_kernels_is_named_as_the_outcome(report: Report) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from planner.report.model import Report
 from planner.report.terminal.coverage import coverage
+from planner.report.terminal.fusable import fusable
 from planner.report.terminal.fusions import fusions, rejections
 from planner.report.terminal.layout import Page
 from planner.report.terminal.measures import benchmark, numerics, outcome
@@ -22,6 +23,7 @@ _SECTIONS = (
     coverage,
     fusions,
     rejections,
+    fusable,
     numerics,
     benchmark,
     outcome,
