@@ -21,6 +21,7 @@ from planner.fusion.dimensions import CAT, STACK, VIEWS, Dimensions, Piece
 from planner.fusion.lowered import LoweredRegion, Read
 from planner.fusion.placing import Slots, sizes_and_strides, slots_of, steps_in, steps_out
 from planner.fusion.precision import unrounded
+from planner.fusion.promotion import wrapped_operands
 from planner.fusion.windows import Windows, operands_in, pieces_in, windows_of
 from planner.graph.view import op_name
 
@@ -215,9 +216,19 @@ def _lower_node(
     if op in (CAT, STACK):
         return builder.name_result(_concatenate(builder, node, names, piece, found, slots))
     own = dict(operands_in(node, piece, found))
-    args = _compared(builder, node, [_operand(arg, names, own) for arg in node.args])
+    operands = [_operand(arg, names, own) for arg in node.args]
+    args = _compared(builder, node, _wrapped(builder, node, operands))
     kwargs = {key: _operand(arg, names, own) for key, arg in node.kwargs.items()}
     return builder.name_result(LOWERINGS[op](builder, *args, **kwargs))
+
+
+def _wrapped(builder: Builder, node: fx.Node, operands: Sequence[Any]) -> list[Any]:
+    """The operands, integers without dimensions in the dtype that eager brings them to."""
+    dtypes: dict[Any, torch.dtype] = dict(wrapped_operands(node))
+    if not dtypes:
+        return list(operands)
+    pairs = zip(node.args, operands, strict=True)
+    return [_rounded(builder, x, dtypes[arg]) if arg in dtypes else x for arg, x in pairs]
 
 
 def _compared(builder: Builder, node: fx.Node, operands: list[Any]) -> list[Any]:
