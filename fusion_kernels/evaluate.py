@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fusion_kernels.functions.table import FUNCTIONS
-from fusion_kernels.ir import FLOATING, ROW_OPS, Output, Region, Statement, memory_order
+from fusion_kernels.ir import FLOAT8, FLOATING, ROW_OPS, Output, Region, Statement, memory_order
 from fusion_kernels.rational import RATIONALS, OddRational
 
 _DTYPES = {
@@ -69,8 +69,7 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
     """
     values: dict[str, Any] = {}
     for item, tensor in zip(region.inputs, tensors, strict=True):
-        widened = item.dtype in FLOATING and not item.table
-        values[item.name] = tensor.float() if widened else tensor
+        values[item.name] = tensor if item.table else _loaded(tensor, item.dtype)
     shape = region_shape(region, tensors)
     row = shape[len(shape) - region.row_rank :] if region.row_rank else ()
     for statement in region.body:
@@ -99,14 +98,23 @@ def output_shape(output: Output, region: Region, shape: Sequence[int]) -> tuple[
     return tuple(size if own == whole else 1 for own, whole, size in captured)
 
 
+def _loaded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    if dtype in FLOAT8:
+        return tensor.view(torch.uint8)
+    return tensor.float() if dtype in FLOATING else tensor
+
+
 def _stored(
     value: torch.Tensor, output: Output, shape: Sequence[int], region: Region
 ) -> torch.Tensor:
     """The value rounded to the output's dtype, a fresh tensor in the output's memory order."""
     order = memory_order(output.shape, output.stride)
     inverse = tuple(order.index(d) for d in range(len(order)))
-    whole = value.to(_DTYPES[output.dtype]).expand(output_shape(output, region, shape))
-    return whole.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
+    codes = output.dtype in FLOAT8
+    rounded = value if codes else value.to(_DTYPES[output.dtype])
+    whole = rounded.expand(output_shape(output, region, shape)).permute(order)
+    made = whole.clone(memory_format=torch.contiguous_format).permute(inverse)
+    return made.view(getattr(torch, output.dtype)) if codes else made
 
 
 def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> Any:

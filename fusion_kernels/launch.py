@@ -145,5 +145,20 @@ def _record(launch: Any, inputs: tuple[Tensor, ...], result: Any) -> Recorded | 
     )
 
 
+def _place(arg: Tensor, operands: tuple[Tensor, ...]) -> tuple[bool, Any] | None:
+    """Which operand the argument is, or is the codes of; None for neither, and where two may be
+    meant. The kernel takes an operand by its address alone.
+    """
+    for position, operand in enumerate(operands):
+        if arg is operand:
+            return True, position
+    places = [n for n, operand in enumerate(operands) if arg.data_ptr() == operand.data_ptr()]
+    return (True, places[0]) if len(places) == 1 and _has_codes(operands[places[0]]) else None
+
+
+def _has_codes(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1
+
+
 def _aligned(tensors: tuple[Tensor, ...]) -> bool:
     return all(t.data_ptr() % _ALIGNMENT == 0 for t in tensors)

@@ -4,13 +4,15 @@ launches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fusion_kernels.emit.addressing import strided_axes
 from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.expressions import call
 from fusion_kernels.emit.kernel import KernelText
 from fusion_kernels.emit.layout import Layout, output_names
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
-from fusion_kernels.ir import Input, Output, Region, memory_order
+from fusion_kernels.ir import FLOAT8, Input, Output, Region, memory_order
 
 
 def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: KernelText) -> str:
@@ -19,7 +21,8 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
     """
     names = [item.name for item in region.inputs]
     returns = _return_type(len(region.outputs))
-    arguments = [*names, *kernel.output_names, *kernel.sizes, *_strides(region, layout)]
+    operands = [*_operands(names, region.inputs), *_operands(kernel.output_names, region.outputs)]
+    arguments = [*operands, *kernel.sizes, *_strides(region, layout)]
     arguments += [f"{name}={name}" for name in config.constexprs()]
     inner = "n_elements" if kernel.sizes == ("n_elements",) else "n_cols"
     arguments += [f"GROUP=math.gcd({inner}, 16)", "num_warps=NUM_WARPS"]
@@ -37,6 +40,12 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
         *_return(layout, kernel),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _operands(names: Sequence[str], tensors: Sequence[Input | Output]) -> list[str]:
+    """What the kernel is given; of an 8-bit floating tensor its codes."""
+    pairs = zip(names, tensors, strict=True)
+    return [f"{n}.view(torch.uint8)" if item.dtype in FLOAT8 else n for n, item in pairs]
 
 
 def _return_type(count: int) -> str:

@@ -30,6 +30,8 @@ from planner.fusion.placing import (
     steps_in_table,
     steps_out,
 )
+from planner.fusion.precision import unrounded
+from planner.fusion.promotion import wrapped_operands
 from planner.fusion.windows import Windows, operands_in, pieces_in, windows_of
 from planner.graph.view import op_name
 
@@ -68,9 +70,13 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     for lookup in lookups:
         declared.table(lookup)
     names, inputs = declared.names, tuple(declared.inputs)
+    left_out = unrounded(nodes, results)
     for node in nodes:
         for piece in windows[node]:
-            names[node, piece] = _lower_node(builder, node, names, piece, found, slots)
+            if node in left_out:
+                names[node, piece] = names[operands_in(node, piece, found)[0]]
+            else:
+                names[node, piece] = _lower_node(builder, node, names, piece, found, slots)
     outputs = tuple(_output(node, names, windows, found, slots) for node in results)
     region = builder.finish(name, slots.shape, outputs)
     if not region.row_length:
@@ -85,6 +91,7 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
         {node: _places(node, found, slots) for node in (*inputs, *nodes)},
         frozenset(kept),
         {lookup.table: lookup.dim for lookup in lookups},
+        left_out,
     )
 
 
@@ -278,9 +285,19 @@ def _lower_node(
     if op in LOOKUPS:
         (index,) = operands_in(node, piece, found)
         return builder.name_result(builder.gather(names[node, TABLE], names[index]))
-    args = _compared(builder, node, [_operand(arg, names, own) for arg in node.args])
+    operands = [_operand(arg, names, own) for arg in node.args]
+    args = _compared(builder, node, _wrapped(builder, node, operands))
     kwargs = {key: _operand(arg, names, own) for key, arg in node.kwargs.items()}
     return builder.name_result(LOWERINGS[op](builder, *args, **kwargs))
+
+
+def _wrapped(builder: Builder, node: fx.Node, operands: Sequence[Any]) -> list[Any]:
+    """The operands, integers without dimensions in the dtype that eager brings them to."""
+    dtypes: dict[Any, torch.dtype] = dict(wrapped_operands(node))
+    if not dtypes:
+        return list(operands)
+    pairs = zip(node.args, operands, strict=True)
+    return [_rounded(builder, x, dtypes[arg]) if arg in dtypes else x for arg, x in pairs]
 
 
 def _compared(builder: Builder, node: fx.Node, operands: list[Any]) -> list[Any]:

@@ -97,6 +97,11 @@ class FusionPlan:
             f.epilogue for f in self.fusions if f.epilogue and taken.isdisjoint(f.candidate.nodes)
         )
 
+    @property
+    def unrounded(self) -> frozenset[str]:
+        """The casts that the chosen kernels leave out."""
+        return frozenset(n.name for f in self.chosen for n in f.candidate.lowered.unrounded)
+
     def withdrawn(self, stage: Stage, reason: str) -> FusionPlan:
         """The same plan with nothing kept, because the whole did not stand up to `stage`."""
         fusions = tuple(

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
 from planner.fusion.grouped_product import grouped_product
+from planner.graph.autocast import without_autocast
 from planner.graph.randomness import draws_numbers
 from planner.graph.view import CASTS, op_name
 
@@ -67,7 +68,7 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     Operators that draw random numbers run in their own dtypes, where they draw the program's
     numbers. Nothing else is rounded.
     """
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast():
         result: tuple[Any, ...] = _Float64(module).run(*map(widened, values))
     return result
 

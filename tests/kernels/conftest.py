@@ -268,6 +268,15 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (x - mean) * torch.rsqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
 
 
+def _dequantized(codes: Tensor, scale: Tensor) -> Tensor:
+    return codes.to(torch.bfloat16) * scale
+
+
+def _quantized(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-6) / torch.finfo(torch.float8_e5m2).max
+    return (x / scale).to(torch.float8_e5m2), scale
+
+
 def _chains() -> dict[str, Golden]:
     image = torch.ones(2, 64, 8, 8).to(memory_format=torch.channels_last)
     keep = torch.ones(4, 1, 1, 128, dtype=torch.bool)
@@ -280,6 +289,11 @@ def _chains() -> dict[str, Golden]:
         "counted_i64": (_counted, (whole, whole.bool())),
         "long_softmax_bf16": (_long_softmax, (torch.ones(4, 32000, dtype=torch.bfloat16),)),
         "statistics_f32": (_statistics, (torch.ones(64, 768),)),
+        "dequantized_f8e4m3": (
+            _dequantized,
+            (torch.ones(64, 768).to(torch.float8_e4m3fn), torch.ones(64, 1, dtype=torch.bfloat16)),
+        ),
+        "quantized_f8e5m2": (_quantized, (torch.ones(64, 768, dtype=torch.bfloat16),)),
     }
     return {
         label: Golden(
