@@ -64,12 +64,12 @@ def accumulator(item: Statement) -> Text:
 
 def accumulated(item: Statement, total: str) -> Text:
     """The accumulator with one more block."""
-    value = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype)).text
-    if item.op in ("row_sum", "row_mean"):
-        return Text(f"{total} + {value}", QUOTIENT - 1)
-    if item.op == "row_prod":
-        return Text(f"{total} * {value}", QUOTIENT)
-    return call("tl.maximum" if item.op == "row_max" else "tl.minimum", total, value)
+    value = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype))
+    sign = {"row_sum": "+", "row_mean": "+", "row_prod": "*"}.get(item.op)
+    if sign is None:
+        return call("tl.maximum" if item.op == "row_max" else "tl.minimum", total, value.text)
+    level = QUOTIENT if sign == "*" else QUOTIENT - 1
+    return Text(f"{total} {sign} {value.text}", level, f"{total} {sign} {value.head}", value.items)
 
 
 def concluded(item: Statement, total: str) -> Text:

@@ -75,14 +75,15 @@ def _prepare(region: Region, layout: Layout) -> list[str]:
 
 
 def _shape(region: Region, layout: Layout) -> list[str]:
-    """That of an operand with all dimensions, else the broadcast one."""
+    """That of an operand with all dimensions, else the broadcast one, of the region's rank."""
     for item in region.inputs:
         whole = layout.permuted or item.rank == len(region.shape)
         if layout.walks[item.name].full and whole:
             return [f"    shape = {item.name}.shape"]
     shapes = [_shape_of(item, region, layout) for item in region.inputs]
     alone = [all(item.shape[d] == 1 for item in region.inputs) for d in range(len(region.shape))]
-    if any(alone[d] for d in region.cut):
+    short = not layout.permuted and all(item.rank < len(alone) for item in region.inputs)
+    if short or any(alone[d] for d in region.cut):
         sizes = [region.shape[d] if d in region.cut and alone[d] else 1 for d in layout.order]
         shapes.append(f"({', '.join(map(str, sizes))})")
     return assigned("shape", call("torch.broadcast_shapes", *shapes))

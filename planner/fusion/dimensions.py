@@ -22,16 +22,20 @@ from planner.fusion.lookups import LOOKUPS, lookup_of
 from planner.graph.view import op_name
 
 CAT, STACK = "aten.cat.default", "aten.stack.default"
-_MOVING = (
+_PERMUTING = (
     *("permute.default", "transpose.int", "t.default", "numpy_T.default", "mT.default"),
     *("swapaxes.default", "swapdims.default", "movedim.int", "movedim.intlist"),
-    *("moveaxis.int", "moveaxis.intlist", "unsqueeze.default", "expand.default"),
-    *("squeeze.default", "squeeze.dim", "squeeze.dims"),
+    *("moveaxis.int", "moveaxis.intlist"),
+)
+_MOVING = (
+    *_PERMUTING,
+    *("unsqueeze.default", "expand.default", "squeeze.default", "squeeze.dim", "squeeze.dims"),
 )
 _RESHAPING = (
     *("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints"),
     *("unflatten.int", "_reshape_alias.default", "view_as.default", "reshape_as.default"),
 )
+PERMUTING = frozenset(f"aten.{name}" for name in _PERMUTING)
 MOVING = frozenset(f"aten.{name}" for name in _MOVING)
 RESHAPING = frozenset(f"aten.{name}" for name in _RESHAPING)
 VIEWS = MOVING | RESHAPING

@@ -71,8 +71,12 @@ def _match_at(rule: FusionRule, node: fx.Node, taken: set[fx.Node]) -> Match | A
 
 
 def _refusal(rule: FusionRule, match: Match, state: Unified, taken: set[fx.Node]) -> str | None:
+    """The rule's own reason first: an empty one says that the place is nothing to speak of."""
+    reason = rule.check(match)
+    if reason is not None:
+        return reason
     shared = [node.name for node in state.operators.values() if node in taken]
-    return f"{shared[0]} belongs to another fusion" if shared else rule.check(match)
+    return f"{shared[0]} belongs to another fusion" if shared else None
 
 
 def _mismatch(root: fx.Node, rule: FusionRule, attempt: Attempt) -> Mismatch:
