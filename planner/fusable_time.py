@@ -37,7 +37,8 @@ def fusable_time(
         if fusion.judged.kept and not fusion.kept
         for name in fusion.candidate.nodes
     }
-    there = {node.name for node in rewritten or graph}
+    library = {node.name for item in plan.by_library for node in (item.bias, item.activation)}
+    there = {node.name for node in rewritten or graph} - library
     left = [node for node in rest if node.name in there - held]
     unlinked_us, removed_us = _total(profile.unlinked), _total(profile.removed)
     total_us = _sum(node_us, rest) + unlinked_us

@@ -38,9 +38,21 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Named:
+    name: str
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    bias: Named
+    activation: Named
+
+
+@dataclass(frozen=True)
 class Plan:
     fusions: tuple[Fusion, ...] = ()
     rejected: tuple[Mismatch, ...] = ()
+    by_library: tuple[Epilogue, ...] = ()
 
     @property
     def chosen(self) -> tuple[Fusion, ...]:
@@ -121,6 +133,13 @@ def test_a_node_that_the_rewritten_program_lacks_was_rewritten_away() -> None:
     result = found(Plan((place("add", "gelu"),)), without("cast"))
     assert (result.in_kernels_us, result.rewritten_us) == (10.0, 4.0)
     assert result.covered == pytest.approx(14 / 18)
+
+
+def test_what_the_library_computes_with_a_product_was_rewritten_away() -> None:
+    lost = place("bias", "gelu", kept=False, alone=False)
+    result = found(Plan((lost,), by_library=(Epilogue(Named("bias"), Named("gelu")),)))
+    assert (result.in_kernels_us, result.rewritten_us) == (0.0, 6.0)
+    assert "aten.gelu" not in left(result)
 
 
 def test_a_kernel_that_lost_its_race_covers_nothing() -> None:

@@ -105,7 +105,12 @@ class FusionPlan:
     def withdrawn(self, stage: Stage, reason: str) -> FusionPlan:
         """The same plan with nothing kept, because the whole did not stand up to `stage`."""
         fusions = tuple(
-            replace(f, kept=False, reason=f"{reason} (alone: {f.reason})") if f.kept else f
+            replace(
+                f,
+                kept=False,
+                reason=f"{reason} (alone: {f.reason})" if f.kept else f.reason,
+                epilogue=None,
+            )
             for f in self.fusions
         )
         rejected = tuple(

@@ -14,6 +14,8 @@ from torch import fx
 
 from planner.fusion.dimensions import VIEWS
 from planner.graph.view import op_name
+from planner.passes.common_subexpressions import may_write
+from planner.passes.linear_bias import SPLIT
 
 COPY = "recomputed"
 """Meta key of a copy: the name of the node that it computes again."""
@@ -59,11 +61,12 @@ def recompute_cheap(
     """
     held = {n: list(nodes) for n, nodes in enumerate(regions)}
     owner = {node: n for n, nodes in held.items() for node in nodes}
+    writers = [node for node in graph.nodes if node.op == "call_function" and may_write(node)]
     count = 0
     for node in reversed(list(graph.nodes)):
         takers = list(dict.fromkeys(owner[u] for u in node.users if u in owner))
-        takers = [n for n in takers if n != owner.get(node)]
-        if not takers or op_name(node) not in _CHEAP | VIEWS:
+        takers = [n for n in takers if n != owner.get(node) and not _after_write(held[n], writers)]
+        if not takers or not _is_cheap(node):
             continue
         trials = [(takers, depth) for depth in range(1, _DEEPEST + 1)]
         trials += [([n], depth) for n in takers for depth in range(1, _DEEPEST + 1)]
@@ -96,6 +99,18 @@ def merge_copies(graph: fx.Graph) -> int:
             graph.erase_node(node)
             count += 1
     return count
+
+
+def _is_cheap(node: fx.Node) -> bool:
+    """An operation or two an element, or none. Where a linear's bias is added is decided by other
+    means.
+    """
+    return op_name(node) in _CHEAP | VIEWS and SPLIT not in node.meta
+
+
+def _after_write(nodes: Sequence[fx.Node], writers: Sequence[fx.Node]) -> bool:
+    """Whether something may have written into what a copy would read by then."""
+    return any(writer < nodes[-1] for writer in writers)
 
 
 def _same(first: fx.Node, second: fx.Node) -> bool:
@@ -185,7 +200,7 @@ class _Attempt:
                 source
                 for member in layer
                 for source in member.all_input_nodes
-                if op_name(source) in _CHEAP | VIEWS and self._owner.get(source) != taker
+                if _is_cheap(source) and self._owner.get(source) != taker
             ]
             found |= dict.fromkeys(layer)
         return sorted(found, reverse=True)

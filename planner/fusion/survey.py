@@ -9,7 +9,7 @@ from torch import fx
 from fusion_kernels.rule import Match
 from planner.fusion.choice import Option, choose
 from planner.fusion.growth import Growth
-from planner.fusion.lower import without_last_views
+from planner.fusion.lower import is_view, without_last_views
 from planner.fusion.pool import first_growth, grown_otherwise, moved, parts
 from planner.fusion.prices import Lowering, Prices
 from planner.fusion.reach import Reach, reach_of
@@ -36,9 +36,7 @@ class Survey:
         self.prices = Prices(self.reach, rates, lowering)
         self.fusable = self.reach.bits(fusable)
         self._alone = self.reach.bits(alone)
-        self._matched = {
-            self._without_last_views(self.reach.bits(match.nodes)): match for match in matches
-        }
+        self._matched = {self._trimmed(self.reach.bits(match.nodes)): match for match in matches}
         seeds = tuple(self._matched)
         self.growth: Growth = first_growth(self.reach, self.fusable, seeds, self.prices)
         grown = grown_otherwise(self.reach, self.fusable, seeds, self.prices)
@@ -64,7 +62,7 @@ class Survey:
         return tuple(options[n].nodes for n in choose(options, self.reach.later))
 
     def match_of(self, nodes: Iterable[int]) -> Match:
-        """The match that consists of these nodes, the last views left out."""
+        """The match that consists of these nodes, but for views at its ends."""
         return self._matched[sum(1 << n for n in nodes)]
 
     def form(self, bits: int) -> Hashable:
@@ -88,7 +86,7 @@ class Survey:
         rule matches is tried whatever is predicted.
         """
         for given in sets:
-            bits = self._without_last_views(given)
+            bits = self._trimmed(given)
             if bits in self._weights or not self._large_enough(bits):
                 continue
             saving = self.prices.saving_us(bits)
@@ -97,8 +95,24 @@ class Survey:
             if saving is not None and saving > 0 and self.reach.convex(bits):
                 self._weights[bits] = saving
 
-    def _without_last_views(self, bits: int) -> int:
-        return self.reach.bits(without_last_views(self.reach.members(bits)))
+    def _trimmed(self, bits: int) -> int:
+        """The set without views that it can as well read, or leave to others, from outside: so
+        equal layers have equal regions, whoever else reads their views.
+        """
+        nodes = self.reach.members(bits)
+        return self.reach.bits(without_first_views(without_last_views(nodes)))
 
     def _large_enough(self, bits: int) -> bool:
         return bits.bit_count() > 1 or bits & self._alone != 0 or bits in self._matched
+
+
+def without_first_views(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """The nodes less the views of what none of the others reads and none computes."""
+    left = set(nodes)
+    for node in nodes:
+        (source, *_) = node.all_input_nodes or (node,)
+        if is_view(node) and source not in left:
+            readers = left.intersection(source.users)
+            if readers == {node}:
+                left.remove(node)
+    return [node for node in nodes if node in left]

@@ -79,9 +79,11 @@ def saving_us(lowered: LoweredRegion, rates: Rates) -> float:
     """Operators less kernel. The prediction is not trusted to turn down what moves fewer bytes:
     that is worth a little, so that it is tried where nothing better overlaps it.
     """
-    saving = operators_us(lowered.nodes, rates) - kernel_us(lowered, rates)
-    moved = sum(_moved(node, rates) for node in lowered.nodes)
-    saves = _bytes((*lowered.inputs, *lowered.outputs)) < moved
+    moved = [(node, _moved(node, rates)) for node in lowered.nodes]
+    before = sum(_operator_us(node, traffic, rates) for node, traffic in moved)
+    saving = before - kernel_us(lowered, rates)
+    total = sum(traffic for _, traffic in moved)
+    saves = _bytes((*lowered.inputs, *lowered.outputs)) < total
     return max(saving, LEAST_US) if saves else saving
 
 
@@ -91,7 +93,7 @@ def operators_us(nodes: Iterable[fx.Node], rates: Rates) -> float:
     A view takes none. A bias that was split from its linear takes what reading it takes on a GPU,
     where the GEMM adds it.
     """
-    return sum(_operator_us(node, rates) for node in nodes)
+    return sum(_operator_us(node, _moved(node, rates), rates) for node in nodes)
 
 
 def kernel_us(lowered: LoweredRegion, rates: Rates) -> float:
@@ -163,10 +165,9 @@ def _spilled_bytes(region: Region, config: KernelConfig) -> float:
     return 2 * 4 * region.numel * spilled
 
 
-def _operator_us(node: fx.Node, rates: Rates) -> float:
+def _operator_us(node: fx.Node, traffic: int, rates: Rates) -> float:
     if SPLIT in node.meta and rates.on_gpu:
         return _bytes(node.all_input_nodes[1:]) / rates.bytes_per_us + _BOTH_WAYS_US
-    traffic = _moved(node, rates)
     if not traffic:
         return 0.0
     length = _row_length(node)

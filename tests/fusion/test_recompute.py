@@ -121,6 +121,15 @@ def _of_two(x: Tensor, w: Tensor) -> Any:
     return (h.tanh() @ w * h).sin()
 
 
+def _overwritten(x: Tensor, w: Tensor) -> Any:
+    """By the time of the second region another value stands where the mask was."""
+    mask = x > 0
+    floats = mask.float()
+    h = (x * floats).exp() @ w
+    mask.fill_(True)
+    return (h * floats).sin(), mask
+
+
 def _small(x: Tensor, w: Tensor) -> Any:
     return _masked(x[:8, :8] > 0, x[:8, :8], w[:8, :8])
 
@@ -131,7 +140,7 @@ def _read_by_a_product(x: Tensor, w: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "form", [_exponential, _reduction, _random, _of_two, _small, _read_by_a_product]
+    "form", [_exponential, _reduction, _random, _of_two, _overwritten, _small, _read_by_a_product]
 )
 def test_what_is_not_cheap_or_gains_nothing_is_stored(copied: Any, form: Any) -> None:
     assert _copies(copied(form, X, W)) == []

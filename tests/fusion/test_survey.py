@@ -182,6 +182,26 @@ def test_equal_layers_are_lowered_and_chosen_as_one(
     assert counts[0] == counts[1]
 
 
+def test_views_at_the_ends_stay_outside_so_that_equal_layers_are_equal(survey: Any) -> None:
+    """A table turned for all layers and read by each: none of them takes the view."""
+
+    def form(x: Any, table: Any, w: Any) -> Any:
+        turned = (table @ w).t()
+        for _ in range(3):
+            x = ((x * turned).tanh() + 1).t() @ w
+        return x
+
+    found = survey(form, torch.randn(128, 128), torch.randn(128, 128), W)
+    chosen = found.choose()
+    assert _names(found, chosen) == [["mul", "tanh", "add"]] * 3
+    assert len({found.form(bits) for bits in chosen}) == 1
+
+
+def test_a_view_between_operators_is_inside(survey: Any) -> None:
+    found = survey(lambda x: (x.exp() * 2).view(128, 64).tanh() + 1, X)
+    assert _names(found, found.choose()) == [["exp", "mul", "view", "tanh", "add"]]
+
+
 def test_the_same_graph_gives_the_same_regions(trace: Any) -> None:
     def once() -> list[tuple[str, ...]]:
         graph = trace(_random_function(7), X, R, W).graph
