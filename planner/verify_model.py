@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fusion_kernels.tolerances import MIN_DRAWS, ModelDraw, judge_draws, measure_draw
 from planner.draws import draw_like
+from planner.fusion.precision import without_casts
 from planner.fusion.subgraph import run_in_float64, widened
 from planner.graph.open_ends import lifted
 from planner.graph.open_sizes import open_sizes
@@ -33,21 +34,24 @@ def verify_whole(
     subject: str,
     device: str,
     seed: int,
+    unrounded: Collection[str] = (),
 ) -> tuple[NumericsRow, ...]:
     """The fused module, the eager one and in float64 `program`, the captured one before any
-    fusion, on 16 draws; with open sizes on 16 more at other sizes, of which the rows tell.
+    fusion and less the casts named in `unrounded`, on 16 draws; with open sizes on 16 more at other
+    sizes, of which the rows tell.
 
     Every draw starts from the buffers and the random state that `eager` has now; both modules are
     left with them. Outputs that are no tensors are not compared.
     """
     # Once for all draws: a functional program writes to none of them.
     weights = [widened(tensor) for tensor in lifted(program, eager)]
+    truth = without_casts(program.graph_module, unrounded)
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
 
     def exact(draw: Any) -> list[Tensor]:
         # Random operators must draw what they drew in the two modules, which start from here.
         with restored(eager, device):
-            values = run_in_float64(program.graph_module, [*weights, *pytree.tree_leaves(draw)])
+            values = run_in_float64(truth, [*weights, *pytree.tree_leaves(draw)])
         pairs = zip(values, kinds, strict=True)
         return _tensors([value for value, kind in pairs if kind is OutputKind.USER_OUTPUT])
 

@@ -15,6 +15,7 @@ def add(verbs: options.Verbs) -> None:
     )
     verb = options.add_verb(verbs, "bench", what, _run)
     options.add_dynamic(verb)
+    options.add_precision(verb)
     options.add_no_compile(verb)
     options.add_model(verb)
 
@@ -39,6 +40,7 @@ def _run(args: argparse.Namespace) -> int:
             out=args.out,
             compile_peer=args.compile_peer,
             seed=args.seed,
+            precision=args.precision,
             progress=run.progress,
         )
     deliver(report, args)

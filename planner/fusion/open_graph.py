@@ -48,6 +48,8 @@ def in_program(program: ExportedProgram, way: Candidate) -> LoweredRegion:
         reads=tuple(reads),
         results=tuple(results),
         kept=frozenset(here(tuple(own.kept))),
+        tables={named[node.name]: dim for node, dim in own.tables.items()},
+        unrounded=here(own.unrounded),
     )
 
 

@@ -9,8 +9,8 @@ at two sets of sizes, and the texts must be equal.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from torch import fx
 from torch.export import ExportedProgram
@@ -18,7 +18,6 @@ from torch.export import ExportedProgram
 from fusion_kernels.builder import NotLowered
 from fusion_kernels.emit.layout import NotEmitted
 from fusion_kernels.emit.source import KernelSource, emit
-from fusion_kernels.rule import Mismatch
 from planner.fusion.candidate import Candidate
 from planner.fusion.lower import lower
 from planner.fusion.lowered import LoweredRegion
@@ -26,38 +25,36 @@ from planner.fusion.open_graph import in_program
 from planner.graph.at_sizes import at_sizes, by_name, two_sizes
 from planner.graph.open_sizes import OpenSizes
 
-Places = tuple[tuple[Candidate, ...], ...]
-Find = Callable[[ExportedProgram], tuple[Places, tuple[Mismatch, ...]]]
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A program with open sizes, and the nodes by name of a copy at other sizes than those at which
+    places are looked for.
+    """
+
+    program: ExportedProgram
+    other: Mapping[str, fx.Node]
 
 
-def find_open_places(
-    program: ExportedProgram, found: OpenSizes, find: Find
-) -> tuple[Places, tuple[Mismatch, ...]]:
-    """What `find` finds in a copy of the program at its example's sizes, less what does not serve
-    every size; nodes have the names that they have in `program`.
+def opening_of(program: ExportedProgram, found: OpenSizes) -> tuple[ExportedProgram, Opening]:
+    """A copy of the program at its example's sizes, to look for places in; nodes have the names
+    that they have in `program`.
     """
     own, other = two_sizes(program, found)
-    places, rejected = find(at_sizes(program, own))
-    named = by_name(at_sizes(program, other).graph)
-    kept: list[tuple[Candidate, ...]] = []
-    refused: list[Mismatch] = []
-    for ways in places:
-        opened = [_opened(way, program, named) for way in ways]
-        good = tuple(way for way in opened if isinstance(way, Candidate))
-        if good:
-            kept.append(good)
-        else:
-            reason = next(str(way) for way in opened)
-            refused.append(Mismatch(ways[0].plan.rule, "check", reason, ways[0].nodes[-1]))
-    return tuple(kept), (*rejected, *refused)
+    return at_sizes(program, own), Opening(program, by_name(at_sizes(program, other).graph))
+
+
+def opened(way: Candidate, opening: Opening) -> Candidate:
+    """The way with its region's open dimensions marked, and its region at the other sizes; with a
+    refusal where one text does not serve all sizes.
+    """
+    found = _opened(way, opening.program, opening.other)
+    return found if isinstance(found, Candidate) else replace(way, refusal=found)
 
 
 def _opened(
     way: Candidate, program: ExportedProgram, other: Mapping[str, fx.Node]
 ) -> Candidate | str:
-    """The way with its region's open dimensions marked, and its region at the other sizes; the
-    reason where one text does not serve all sizes.
-    """
     own, region = way.lowered, way.lowered.region
     names: dict[str, str] = {}
     for read, item in zip(own.reads, region.inputs, strict=True):
@@ -91,6 +88,7 @@ def _form(lowered: LoweredRegion) -> object:
         sorted(node.name for node in lowered.kept),
         reads,
         [_operators(steps) for steps in lowered.results],
+        {node.name: dim for node, dim in lowered.tables.items()},
     )
 
 

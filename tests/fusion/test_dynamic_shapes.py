@@ -72,7 +72,7 @@ SIZES = [*itertools.product((0, 1, 3, 8), (1, 7, 64)), (2, 16), (4, 33)]
 def test_one_program_serves_every_size(fuse_all: Any, example: tuple[int, int]) -> None:
     model = Block().eval()
     found = fuse_all(model, (torch.randn(*example, 12),), {}, {"x": {0: BATCH, 1: SEQ}})
-    assert "add_layer_norm" in {ways[0].plan.rule for ways in found.places}
+    assert any("add_layer_norm" in ways[0].plan.rule for ways in found.places)
     for batch, seq in SIZES:
         _equal(found.module, model, torch.randn(batch, seq, 12))
     assert found.module.fallbacks == 0
@@ -84,7 +84,7 @@ def test_transformers_with_open_batch_and_sequence(fuse_all: Any, name: str, mak
     model = make().eval()
     ids = torch.randint(3, 96, (2, 11))
     found = fuse_all(model, (), {"input_ids": ids}, {"input_ids": {0: BATCH, 1: SEQ}})
-    rules = {ways[0].plan.rule for ways in found.places}
+    rules = {rule for ways in found.places for rule in ways[0].plan.rule.split("+")}
     wanted = {"bert": {"add_layer_norm", "gelu_residual"}, "llama": {"rms_norm", "rope"}}
     assert wanted[name] <= rules
     for batch, seq in SIZES:
