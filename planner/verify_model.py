@@ -76,7 +76,12 @@ def verify_whole(
         return rows
     draws = [draw_like(*others[n % len(others)][1], seed + 2000 + n) for n in range(_draws(others))]
     sizes = ", ".join(words for words, _ in others)
-    return (*rows, *verify_model(*runs, draws, subject, f" at sizes {sizes}"))
+    try:
+        return (*rows, *verify_model(*runs, draws, subject, f" at sizes {sizes}"))
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        said = f"{type(error).__name__}: {lines[0] if lines else ''} at sizes {sizes}"
+        return (*rows, NumericsRow(subject, "", None, None, 0.0, False, "runs", said))
 
 
 def verify_model(

@@ -76,7 +76,10 @@ def test_the_whole_is_verified_at_other_sizes_too(fused: FusedModule) -> None:
     assert {"0 x 1", "1 x 1"} <= set(sizes)
 
 
-def test_a_fault_at_another_size_is_found(model: Block, monkeypatch: Any, uncompiled: Any) -> None:
+@pytest.mark.parametrize("fault", ["another value", "an exception"])
+def test_a_fault_at_another_size_is_found(
+    fault: str, model: Block, monkeypatch: Any, uncompiled: Any
+) -> None:
     """A kernel that is right for the captured rows only."""
     from fusion_kernels import evaluate as evaluating
     from fusion_kernels import library
@@ -85,8 +88,10 @@ def test_a_fault_at_another_size_is_found(model: Block, monkeypatch: Any, uncomp
     def for_one_size(region: Any, reuse: int | None = None) -> CpuRegion:
         def run(*tensors: Tensor) -> tuple[Tensor, ...]:
             results = evaluating.evaluate(region, tensors)
-            short = tensors[0].dim() == 3 and tensors[0].shape[1] != 7
-            results = tuple(r + short for r in results)
+            other = any(t.dim() == 3 and t.shape[1] != 7 for t in tensors)
+            if other and fault == "an exception":
+                raise RuntimeError("planted")
+            results = tuple(r + other for r in results)
             return results if reuse is None else (tensors[reuse].copy_(results[0]),)
 
         return CpuRegion(run, "planted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.export import ExportedProgram
 
 from fusion_kernels.builder import NotLowered
 from planner.fusion.candidate import Candidate
-from planner.fusion.lowered import LoweredRegion
+from planner.fusion.lowered import LoweredRegion, Read
 from planner.fusion.placing import Step
 from planner.graph.at_sizes import by_name, two_sizes
 from planner.graph.open_sizes import Sizes, evaluated, open_sizes
@@ -36,7 +37,7 @@ def in_program(program: ExportedProgram, way: Candidate) -> LoweredRegion:
     inputs = here(own.inputs)
     sizes = _Lengths(program.graph, inputs, two_sizes(program, found))
     reads = [
-        replace(read, steps=sizes.steps(read.steps, again.steps))
+        replace(read, steps=sizes.steps(_divided(read, own), _divided(again, other)))
         for read, again in zip(own.reads, other.reads, strict=True)
     ]
     results = [sizes.steps(*pair) for pair in zip(own.results, other.results, strict=True)]
@@ -51,6 +52,20 @@ def in_program(program: ExportedProgram, way: Candidate) -> LoweredRegion:
         tables={named[node.name]: dim for node, dim in own.tables.items()},
         unrounded=here(own.unrounded),
     )
+
+
+def _divided(read: Read, lowered: LoweredRegion) -> tuple[Step, ...]:
+    """The views with every size written out: none can be told of a tensor without elements."""
+    shape = lowered.inputs[read.source].meta["val"].shape
+    steps: list[Step] = []
+    for target, given in read.steps:
+        if target is aten.unflatten.int:
+            dim, (_, *inner) = given
+            outer = shape[dim] // max(prod(inner), 1)
+            steps.append((target, (dim, [outer, *inner])))
+        else:
+            steps.append((target, given))
+    return tuple(steps)
 
 
 class _Lengths:

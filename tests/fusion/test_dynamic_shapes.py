@@ -40,6 +40,15 @@ class Block(nn.Module):
         return out
 
 
+def test_both_sizes_may_be_none(fuse_all: Any) -> None:
+    """A view that divides a dimension cannot leave a size to be worked out of no elements."""
+    model, auto = Block().eval(), {0: Dim.AUTO, 1: Dim.AUTO}
+    found = fuse_all(model, (torch.randn(2, 7, 12),), {}, {"x": auto})
+    for size in ((0, 0), (3, 0), (0, 5), (1, 1), (4, 6)):
+        _equal(found.module, model, torch.randn(*size, 12))
+    assert found.module.fallbacks == 0
+
+
 class Scores(nn.Module):
     """Rows whose length is open, under a mask of another shape."""
 
