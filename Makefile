@@ -34,10 +34,11 @@ test: $(VENV)/.stamp-dev ## the tests that need no GPU
 
 # Long forms keep what they found in tests/results and go on where they broke off.
 test-full: $(VENV)/.stamp-dev ## the same and the long ones
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not gpu"
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow and not gpu"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "slow and not gpu"
 
 test-gpu: $(VENV)/.stamp-dev ## the tests that need a CUDA device
-	$(PYTEST) -n $(WORKERS) -m gpu
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m gpu
 
 golden: $(VENV)/.stamp-dev ## write tests/golden anew; read the diff before you commit it
 	$(PYTEST) -m "not slow and not gpu" --refresh-golden

@@ -72,7 +72,8 @@ def _shape(region: Region, layout: Layout) -> list[str]:
             return [f"    shape = {item.name}.shape"]
     shapes = [_shape_of(item, region, layout) for item in region.inputs]
     alone = [all(item.shape[d] == 1 for item in region.inputs) for d in range(len(region.shape))]
-    if any(alone[d] for d in region.cut):
+    fewer = all(item.rank < len(region.shape) for item in region.inputs)
+    if fewer or any(alone[d] for d in region.cut):
         sizes = [region.shape[d] if d in region.cut and alone[d] else 1 for d in layout.order]
         shapes.append(f"({', '.join(map(str, sizes))})")
     return assigned("shape", call("torch.broadcast_shapes", *shapes))
