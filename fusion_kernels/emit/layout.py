@@ -129,7 +129,7 @@ def _require_dense(output: Output) -> None:
 
 def _is_dense(item: Input | Output, order: tuple[int, ...]) -> bool:
     """Contiguous over the dimensions it has, in memory order, and all over the region."""
-    if isinstance(item, Input) and item.window is not None:
+    if isinstance(item, Input) and (item.window is not None or item.table):
         return False
     expected = 1
     for d in reversed(order):

@@ -12,8 +12,11 @@ from fusion_kernels.library import FusedOperator
 from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
 from planner.fusion.direct import with_direct_launches
+from planner.fusion.epilogue import Epilogue, use_epilogue
+from planner.fusion.lookups import lookup_of
 from planner.fusion.lower import Hint, bound_hint, is_view, lower
 from planner.fusion.lowered import LoweredRegion
+from planner.fusion.recompute import COPY
 from planner.fusion.regions import RegionPlan
 from planner.fusion.rewrite import replace_regions
 from planner.fusion.subgraph import Subgraph, extract
@@ -79,7 +82,7 @@ def alternatives(
     """
     found = [_candidate(plan, plan.lowered, device, torch_device)]
     rest = _without_biases(plan)
-    named = plan.match is not None
+    named = bool(plan.matches)
     if rest:
         name = plan.lowered.region.name.replace("bias_", "").removeprefix(
             "add_" if not named else ""
@@ -98,13 +101,13 @@ def _without_biases(plan: RegionPlan) -> list[fx.Node]:
     nodes = plan.lowered.nodes
     rest = [node for node in nodes if SPLIT not in node.meta]
     computed = any(source in rest for n in nodes if SPLIT in n.meta for source in n.all_input_nodes)
-    least = 1 if plan.match is not None else 2
+    least = 1 if plan.matches else 2
     return rest if least <= len(rest) < len(nodes) and not computed else []
 
 
 def _unsplit_hint(plan: RegionPlan, hint: Hint) -> Hint:
     """A linear with its bias is called what the rule calls the linear."""
-    bound = bound_hint(plan.match, hint)
+    bound = bound_hint(plan.matches, hint)
 
     def name(node: fx.Node) -> str:
         if SPLIT in node.meta and isinstance(node.args[0], fx.Node):
@@ -148,9 +151,10 @@ def _candidate(
 
 def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
     """What runs today as a module: the region's operators alone, or with the linears whose bias
-    is at stake, biases in their linears.
+    is at stake, biases in their linears. What the region computes again is read as it was stored.
     """
-    place = extract(_place(candidate, with_linears))
+    nodes = [node for node in _place(candidate, with_linears=with_linears) if COPY not in node.meta]
+    place = extract(nodes, _read(candidate, with_linears=with_linears))
     merge_biases(place.module.graph)
     place.module.recompile()
     return place
@@ -158,7 +162,9 @@ def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
 
 def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) -> Subgraph:
     """The same with the region replaced by its operator, as a module of the same inputs."""
-    place = extract(_place(candidate, with_linears))
+    place = extract(
+        _place(candidate, with_linears=with_linears), _read(candidate, with_linears=with_linears)
+    )
     graph = place.module.graph
     replace_regions(graph, [(_within(place, candidate.lowered), operator.overload)])
     merge_biases(graph)
@@ -167,9 +173,33 @@ def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) 
     return replace(place, module=with_direct_launches(place.module))
 
 
-def _place(candidate: Candidate, with_linears: bool) -> list[fx.Node]:
+def in_library(candidate: Candidate, epilogue: Epilogue) -> Subgraph:
+    """The same with the library's own form of the place, linear included."""
+    place = extract(_place(candidate, with_linears=True), _read(candidate, with_linears=True))
+    found = replace(
+        epilogue,
+        linear=place.copies[epilogue.linear],
+        bias=place.copies[epilogue.bias],
+        activation=place.copies[epilogue.activation],
+    )
+    use_epilogue(place.module.graph, found)
+    place.module.recompile()
+    return place
+
+
+def _place(candidate: Candidate, *, with_linears: bool) -> list[fx.Node]:
     around = (*candidate.linears, *candidate.biases) if with_linears else ()
     return sorted((*around, *candidate.lowered.nodes))
+
+
+def _read(candidate: Candidate, *, with_linears: bool) -> list[fx.Node]:
+    """The inputs of both modules: what the place reads, and what was stored before and is computed
+    again.
+    """
+    nodes = _place(candidate, with_linears=with_linears)
+    inside = {node for node in nodes if COPY not in node.meta}
+    sources = (source for node in nodes for source in node.all_input_nodes)
+    return list(dict.fromkeys(source for source in sources if source not in inside))
 
 
 def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
@@ -184,6 +214,7 @@ def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
         nodes=here(lowered.nodes),
         outputs=here(lowered.outputs),
         kept=frozenset(here(tuple(lowered.kept))),
+        tables={subgraph.copies[node]: dim for node, dim in lowered.tables.items()},
     )
 
 
@@ -193,14 +224,22 @@ def _linears(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _traffic(lowered: LoweredRegion, on_cpu: bool) -> Traffic:
-    """A split bias costs a pass on CPU, where the linear copies it first, and nothing on CUDA."""
+    """A split bias costs a pass on CPU, where the linear copies it first, and nothing on CUDA.
+    What is computed again costs nothing before: it is computed elsewhere.
+    """
     before = launches = 0
     for node in lowered.nodes:
-        if is_view(node) or (SPLIT in node.meta and not on_cpu):
+        free = is_view(node) or COPY in node.meta
+        if free or (SPLIT in node.meta and not on_cpu):
             continue
         before += cost_of(op_node(node)).bytes or 0
         launches += 1
-    inputs = [tensor_meta(node.meta["val"]) for node in lowered.inputs]
+    # Of a table the rows that are read, which are as large as the result.
+    found = map(lookup_of, lowered.nodes)
+    walked = {node for node, dim in lowered.tables.items() if lowered.places[node][dim]}
+    rows = [tensor_meta(item.node.meta["val"]) for item in found if item is not None]
+    read = [node for node in lowered.inputs if node not in lowered.tables or node in walked]
+    inputs = [*rows, *(tensor_meta(node.meta["val"]) for node in read)]
     outputs = [tensor_meta(node.meta["val"]) for node in lowered.outputs]
     return Traffic(before, sum(meta.nbytes for meta in (*inputs, *outputs)), launches)
 

@@ -4,7 +4,7 @@ rejected.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from fusion_kernels.emit.source import KernelSource
 from fusion_kernels.inputs import CASES, InputSpec, draw_case
 from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.rule import Mismatch, Stage
-from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
-from planner.fusion.candidate import Candidate, after, alternatives, before
-from planner.fusion.lower import input_hint
-from planner.fusion.match import match_rules
-from planner.fusion.regions import find_regions
+from planner.fusion.candidate import Candidate, after, before, in_library
+from planner.fusion.epilogue import Epilogue, epilogue_of
+from planner.fusion.lookups import bound_of
+from planner.fusion.places import survey_places
+from planner.fusion.recompute import COPY
+from planner.fusion.settle import Settled, settle
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import Subgraph
 from planner.fusion.tune import tune
@@ -30,7 +31,7 @@ from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Timing, compare, interleaved
 from planner.verify import verify_region
 
-_BEFORE = "before"
+_BEFORE, _LIBRARY = "before", "library"
 _RUNS = "runs"
 """The check that a kernel failed when it raised an exception."""
 _ROUNDS = 100
@@ -39,8 +40,8 @@ _BUDGET_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What holds for every place with the same kernels: the way chosen, numerics, times,
-    verdict.
+    """What holds for every place with the same kernels: the way chosen, numerics, times, verdict;
+    with `library` the library's own form of the place was the fastest.
     """
 
     chosen: int
@@ -52,17 +53,28 @@ class Judged:
     kept: bool
     stage: Stage
     reason: str
+    library: bool = False
+
+    @property
+    def saved_us(self) -> float:
+        """Median time of what ran before less that of the kernel; 0 where none was taken."""
+        if self.before is None or self.after is None:
+            return 0.0
+        return self.before.median_us - self.after.median_us
 
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A candidate with its operator and what was measured. `reason` says why it is kept or not."""
+    """A candidate with its operator and what was measured. `reason` says why it is kept or not,
+    `epilogue` is the library's form of the place where that beat the kernel.
+    """
 
     candidate: Candidate
     operator: FusedOperator
     judged: Judged
     kept: bool
     reason: str
+    epilogue: Epilogue | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +89,28 @@ class FusionPlan:
     def chosen(self) -> tuple[Fusion, ...]:
         return tuple(fusion for fusion in self.fusions if fusion.kept)
 
+    @property
+    def by_library(self) -> tuple[Epilogue, ...]:
+        """What the library's own form takes, because it beat the kernel."""
+        taken = {name for fusion in self.chosen for name in fusion.candidate.nodes}
+        return tuple(
+            f.epilogue for f in self.fusions if f.epilogue and taken.isdisjoint(f.candidate.nodes)
+        )
+
+    @property
+    def unrounded(self) -> frozenset[str]:
+        """The casts that the chosen kernels leave out."""
+        return frozenset(n.name for f in self.chosen for n in f.candidate.lowered.unrounded)
+
     def withdrawn(self, stage: Stage, reason: str) -> FusionPlan:
         """The same plan with nothing kept, because the whole did not stand up to `stage`."""
         fusions = tuple(
-            replace(f, kept=False, reason=f"{reason} (alone: {f.reason})") if f.kept else f
+            replace(
+                f,
+                kept=False,
+                reason=f"{reason} (alone: {f.reason})" if f.kept else f.reason,
+                epilogue=None,
+            )
             for f in self.fusions
         )
         rejected = tuple(
@@ -95,12 +125,13 @@ def find_places(
 ) -> tuple[tuple[tuple[Candidate, ...], ...], tuple[Mismatch, ...]]:
     """Every place of the program where a rule or a pointwise chain can be fused, in graph order,
     each with the ways to do it; and the places where a rule nearly fits, with the reason.
+
+    The program holds copies of cheap producers afterwards, where regions should compute them
+    again (see `planner.fusion.recompute`).
     """
-    hint = input_hint(program.graph_signature.inputs_to_parameters)
-    matches, mismatches = match_rules(program.graph, RULES)
-    plans, rejected = find_regions(program.graph, matches, hint)
-    places = tuple(alternatives(plan, hint, device, torch_device) for plan in plans)
-    return places, (*mismatches, *rejected)
+    places = survey_places(program, device, torch_device)
+    chosen = places.survey.choose()
+    return places.ways(chosen), places.refusals(chosen)
 
 
 def make_plan(
@@ -117,25 +148,54 @@ def make_plan(
     input, are judged once.
 
     A kernel that fails a numerics check is never kept. One that saves traffic is kept unless it is
-    measured slower; one that does not is kept only when it wins.
+    measured slower; one that does not is kept only when it wins. Where the library has the place
+    in a form of its own that is faster, that one is used. Where a region is not kept, what
+    overlapped it has its turn.
     """
-    places, rejected = find_places(program, device, torch_device)
+    places = survey_places(program, device, torch_device)
     judged: dict[Any, Judged] = {}
     verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]] = {}
-    fusions: list[Fusion] = []
-    for ways in places:
-        key = tuple((_kernel_key(way, torch_device), _linears_key(way)) for way in ways)
+    found: dict[int, Fusion] = {}
+
+    def judge(bits: int) -> float | None:
+        (ways,) = places.ways((bits,))
+        key = tuple((_kernel_key(way, torch_device), _around_key(way)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
                 judged[key] = _judge(ways, torch_device, kernels, seed, verified, progress)
-        fusions.append(_fusion(ways, judged[key], fusions, max_fusions))
+        found[bits] = _fusion(ways, judged[key], torch_device)
+        return judged[key].saved_us if judged[key].kept else None
+
+    settled = settle(places.survey, judge)
+    fusions = _settled(found, settled, max_fusions)
     dropped = [
         Mismatch(f.candidate.plan.rule, f.judged.stage, f.reason, f.candidate.nodes[-1])
         for f in fusions
         if not f.kept
     ]
     rows = {row: None for item in judged.values() for row in item.numerics}
-    return FusionPlan(tuple(fusions), (*rejected, *dropped), tuple(rows))
+    rejected = (*places.refusals(settled.kept, settled.tried), *dropped)
+    return FusionPlan(fusions, rejected, tuple(rows))
+
+
+def _settled(found: Mapping[int, Fusion], settled: Settled, most: int | None) -> tuple[Fusion, ...]:
+    """All fusions tried, in graph order, each with what became of it."""
+    kept = set(settled.kept)
+    fusions: list[Fusion] = []
+    for bits in sorted(found, key=lambda bits: (bits.bit_length(), bits)):
+        fusion = found[bits]
+        reason = fusion.reason
+        others = [found[other] for other in settled.instead.get(bits, ())]
+        if others:
+            names = dict.fromkeys(other.candidate.lowered.region.name for other in others)
+            reason += f"; tried in its place: {', '.join(names)}"
+        elif fusion.kept and bits not in kept:
+            reason = f"what overlaps it saves more (alone: {reason})"
+        stays = bits in kept
+        if stays and most is not None and sum(item.kept for item in fusions) >= most:
+            stays, reason = False, f"left out by --max-fusions {most}"
+        fusions.append(replace(fusion, kept=stays, reason=reason))
+    return tuple(fusions)
 
 
 def _kernel_key(way: Candidate, device: str) -> tuple[str, int | None]:
@@ -144,19 +204,19 @@ def _kernel_key(way: Candidate, device: str) -> tuple[str, int | None]:
     return way.source.file_name, spent
 
 
-def _linears_key(way: Candidate) -> tuple[Any, ...]:
-    """The products that are timed with the kernel: their shapes and dtypes."""
+def _around_key(way: Candidate) -> tuple[Any, ...]:
+    """What else is timed: the shapes and dtypes of the products beside the kernel, and which of
+    its operators had been stored before.
+    """
     values = [node.meta["val"] for linear in way.linears for node in linear.all_input_nodes]
-    return tuple((tuple(value.shape), value.dtype) for value in values)
+    copies = tuple(COPY in node.meta for node in way.lowered.nodes)
+    return (copies, *((tuple(value.shape), value.dtype) for value in values))
 
 
-def _fusion(
-    ways: Sequence[Candidate], judged: Judged, earlier: Sequence[Fusion], most: int | None
-) -> Fusion:
-    kept, reason = judged.kept, judged.reason
-    if kept and most is not None and sum(fusion.kept for fusion in earlier) >= most:
-        kept, reason = False, f"left out by --max-fusions {most}"
-    return Fusion(ways[judged.chosen], judged.operators[judged.chosen], judged, kept, reason)
+def _fusion(ways: Sequence[Candidate], judged: Judged, device: str) -> Fusion:
+    way, operator = ways[judged.chosen], judged.operators[judged.chosen]
+    epilogue = epilogue_of(ways[0].lowered.nodes, device) if judged.library else None
+    return Fusion(way, operator, judged, judged.kept, judged.reason, epilogue)
 
 
 def _judge(
@@ -188,12 +248,19 @@ def _judge(
         reason = f"numerics: {failed.measure} is over its limit ({failed.case})"
         reason = f"it does not run: {failed.case}" if failed.measure == _RUNS else reason
         return Judged(0, tuple(operators), rows, None, None, (), False, "numerics", reason)
+    rival = epilogue_of(ways[0].lowered.nodes, device)
     with progress.stage("race"):
         best, contest = _best_way(ways, operators, right, device, seed)
         # The linear takes part only where its bias moves: beside it a norm is lost in the noise.
-        moves_bias = bool(ways[best].linears) and not ways[best].biases
-        timings = _race(ways[best:][:1], operators[best:][:1], moves_bias, device, seed)
+        moves_bias = bool(rival) or (bool(ways[best].linears) and not ways[best].biases)
+        timings = _race(ways[best:][:1], operators[best:][:1], moves_bias, device, seed, rival)
     kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
+    other = timings[ways[best].way if kept else _BEFORE]
+    beaten = compare(other, timings[_LIBRARY]) if rival else None
+    library = beaten is not None and beaten.verdict == "wins"
+    if beaten and library:
+        kept, reason = False, f"the library's product with this activation is {_shown(beaten)}"
+        contest = (*contest, *(_trial(name, timings[name]) for name in timings))
     return Judged(
         best,
         tuple(operators),
@@ -204,6 +271,7 @@ def _judge(
         kept,
         "speed",
         reason,
+        library,
     )
 
 
@@ -217,7 +285,7 @@ def _verified(
     trials: tuple[Trial, ...] = ()
     if device.startswith("cuda"):
         with progress.stage("tune"):
-            trials = _tuned(way, operator, kernels, device, seed)
+            trials = _tuned(way, operator, kernels, device, seed, progress)
     with progress.stage("verify"):
         rows = _checked(way, operator, device, seed)
     if all(row.passed for row in rows) or operator.source is way.source:
@@ -228,11 +296,16 @@ def _verified(
 
 
 def _tuned(
-    way: Candidate, operator: FusedOperator, kernels: Path, device: str, seed: int
+    way: Candidate,
+    operator: FusedOperator,
+    kernels: Path,
+    device: str,
+    seed: int,
+    progress: Progress,
 ) -> tuple[Trial, ...]:
     """The trials; none where the kernel raises, which its checks will say."""
     try:
-        return tune(way, operator, kernels, device, seed)
+        return tune(way, operator, kernels, device, seed, progress)
     except Exception:
         return ()
 
@@ -272,13 +345,18 @@ def _race(
     with_linears: bool,
     device: str,
     seed: int,
+    rival: Epilogue | None = None,
 ) -> dict[str, Timing]:
-    """What runs today and each way, in turn, on the same inputs."""
+    """What runs today and each way, in turn, on the same inputs; and the library's form where it
+    has one.
+    """
     today = before(ways[0], with_linears=with_linears)
     inputs = _inputs(today, device, seed)
     calls = {_BEFORE: _call(today, inputs)}
     for way, operator in zip(ways, operators, strict=True):
         calls[way.way] = _call(after(way, operator, with_linears=with_linears), inputs)
+    if rival:
+        calls[_LIBRARY] = _call(in_library(ways[0], rival), inputs)
     return interleaved(calls, device, rounds=_ROUNDS, warmup=5, budget_s=_BUDGET_S)
 
 
@@ -288,7 +366,7 @@ def _trial(name: str, timing: Timing) -> Trial:
 
 def _decide(candidate: Candidate, comparison: Comparison) -> tuple[bool, str]:
     saves = candidate.traffic.saved_bytes > 0
-    interval = f"{comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{comparison.high:.2f}"
+    interval = _shown(comparison)
     way = f", {candidate.way}" if candidate.linears else ""
     verdict = comparison.verdict
     if verdict == "wins" or (verdict == "not slower" and saves):
@@ -296,6 +374,10 @@ def _decide(candidate: Candidate, comparison: Comparison) -> tuple[bool, str]:
     if verdict == "not slower":
         return False, f"saves no traffic and does not win: {interval}{way}"
     return False, f"slower than the operators it replaces: {interval}{way}"
+
+
+def _shown(comparison: Comparison) -> str:
+    return f"{comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{comparison.high:.2f}"
 
 
 def write_kernel(source: KernelSource, folder: Path) -> Path:
@@ -308,7 +390,8 @@ def write_kernel(source: KernelSource, folder: Path) -> Path:
 
 def _inputs(subgraph: Subgraph, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     values = [node.meta["val"] for node in subgraph.inputs]
-    specs = [InputSpec(tuple(value.shape), value.dtype) for value in values]
+    bounds = [bound_of(node) for node in subgraph.inputs]
+    specs = [InputSpec(tuple(v.shape), v.dtype, b) for v, b in zip(values, bounds, strict=True)]
     drawn = draw_case(specs, CASES[0], seed, device=device)
     return tuple(_as_strided(tensor, value) for tensor, value in zip(drawn, values, strict=True))
 

@@ -13,6 +13,7 @@ from torch import fx
 
 from planner.fusion.lowered import LoweredRegion
 from planner.fusion.placing import Step
+from planner.fusion.recompute import COPY, merge_copies
 from planner.graph.randomness import drawing_nodes
 from planner.passes.linear_bias import SPLIT
 
@@ -20,7 +21,9 @@ from planner.passes.linear_bias import SPLIT
 def replace_regions(
     graph: fx.Graph, regions: Sequence[tuple[LoweredRegion, Any]]
 ) -> tuple[fx.Node, ...]:
-    """Put one call of its operator in the place of each region's nodes; returns the calls."""
+    """Put one call of its operator in the place of each region's nodes; returns the calls. Copies
+    that were made for regions and that none took are computed once again.
+    """
     stands_for: dict[fx.Node, fx.Node] = {}
     calls: list[fx.Node] = []
     for lowered, overload in regions:
@@ -28,6 +31,7 @@ def replace_regions(
         call, results = _replace(graph, lowered, inputs, overload)
         stands_for.update(results)
         calls.append(call)
+    merge_copies(graph)
     sort(graph)
     return tuple(calls)
 
@@ -81,8 +85,8 @@ def sort(graph: fx.Graph) -> None:
 
 
 def _meta(node: fx.Node) -> dict[str, Any]:
-    """A kernel that ends with a linear's bias is not that bias."""
-    return {key: value for key, value in node.meta.items() if key != SPLIT}
+    """A kernel that ends with a linear's bias is not that bias, nor with a copy that copy."""
+    return {key: value for key, value in node.meta.items() if key not in (SPLIT, COPY)}
 
 
 def _view(source: fx.Node, step: Step) -> fx.Node:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
 from planner.fusion.grouped_product import grouped_product
+from planner.graph.autocast import without_autocast
 from planner.graph.randomness import draws_numbers
 from planner.graph.view import CASTS, op_name
 
@@ -67,7 +68,7 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     Operators that draw random numbers run in their own dtypes, where they draw the program's
     numbers. Nothing else is rounded.
     """
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast():
         result: tuple[Any, ...] = _Float64(module).run(*map(widened, values))
     return result
 
@@ -103,6 +104,14 @@ _WITH_DTYPE = (
 )
 
 
+# An operator may lay its float64 result out otherwise, as attention does, so that a view copies.
+_INSTEAD: dict[str, Callable[..., Any]] = {
+    "aten._grouped_mm.default": grouped_product,
+    "aten.view.default": torch.reshape,
+    "aten._unsafe_view.default": torch.reshape,
+}
+
+
 class _Float64(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         dtype = compared_dtype(n)
@@ -114,9 +123,9 @@ class _Float64(fx.Interpreter):
             result = self._with_own_defaults(n)
         elif n.op == "call_function" and op_name(n) in _WITH_DTYPE:
             result = self._in_float64(n)
-        elif n.op == "call_function" and op_name(n) == "aten._grouped_mm.default":
+        elif n.op == "call_function" and op_name(n) in _INSTEAD:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            result = grouped_product(*args, **kwargs)
+            result = _INSTEAD[op_name(n)](*args, **kwargs)
         else:
             result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in CASTS:

@@ -47,7 +47,7 @@ def common_subexpressions(program: ExportedProgram) -> tuple[str, ...]:
     for node in list(program.graph.nodes):
         if node.op != "call_function":
             continue
-        if _may_write(node):
+        if may_write(node):
             seen.clear()
         key = _key(node)
         if key is None:
@@ -63,7 +63,8 @@ def common_subexpressions(program: ExportedProgram) -> tuple[str, ...]:
     )
 
 
-def _may_write(node: fx.Node) -> bool:
+def may_write(node: fx.Node) -> bool:
+    """Whether a call may write into a tensor; one of a function that is not known may."""
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.is_mutable
     return node.target not in _ON_SIZES and node.target is not operator.getitem
@@ -82,7 +83,7 @@ def _key(node: fx.Node) -> Hashable | None:
 def _is_pure(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return not _may_write(node)
+        return not may_write(node)
     return (
         target.namespace in _KNOWN
         and not target._schema.is_mutable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,13 @@ from planner.timing import Timing
 Times = Callable[[str], tuple[float, ...]]
 DEVICE = Device("cpu", "a processor", ("cpu",), {})
 
-WINS = {"before": 10.0, "fused": 5.0, "bias in the kernel": 5.0, "bias in the GEMM": 5.0}
+WINS = {
+    "before": 10.0,
+    "fused": 5.0,
+    "bias in the kernel": 5.0,
+    "bias in the GEMM": 5.0,
+    "library": 5.0,
+}
 SLOWER = {name: 10.0 if name == "before" else 20.0 for name in WINS}
 EVEN = dict.fromkeys(WINS, 10.0)
 
@@ -190,6 +197,7 @@ def test_the_bias_leaves_the_gemm_only_if_that_wins(
     raced: dict[str, float], x: Tensor, tmp_path: Path, kernel: float, gemm: float, way: str
 ) -> None:
     raced.update({"before": 20.0, "bias in the kernel": kernel, "bias in the GEMM": gemm})
+    raced["library"] = 20.0
     plan = _plan(Layers(1), x, tmp_path)
     fusion = plan.fusions[0]
     assert fusion.candidate.way == way
@@ -249,6 +257,62 @@ def test_a_kernel_that_raises_is_left_out_and_the_others_stay(
     plan = _plan(Chain(lambda x: ((x.exp() * 2) @ x.t(), x.sin() * 3)), x, tmp_path)
     assert [fusion.kept for fusion in plan.fusions] == [False, True]
     assert plan.fusions[0].reason == "it does not run: AssertionError: expected size 1==16"
+
+
+def _slow(monkeypatch: pytest.MonkeyPatch, is_slow: Callable[[str], bool]) -> None:
+    """From now on the kernels that `is_slow` says by name take twice the time of the rest."""
+
+    def race(ways: Any, *_: Any, **__: Any) -> dict[str, Timing]:
+        slow = is_slow(ways[0].lowered.region.name)
+        return {"before": Timing((10.0,) * 9), "fused": Timing((20.0 if slow else 5.0,) * 9)}
+
+    monkeypatch.setattr(planning, "_race", race)
+
+
+@pytest.mark.usefixtures("calls")
+def test_the_halves_of_a_slow_region_are_tried_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch, x: Tensor, tmp_path: Path
+) -> None:
+    _slow(monkeypatch, lambda name: name == "exp_tanh_sin_and_1_more")
+    plan = _plan(Chain(lambda x: x.exp().tanh().sin().cos()), x, tmp_path)
+    assert {f.candidate.lowered.region.name: f.kept for f in plan.fusions} == {
+        "exp_tanh": True,
+        "exp_tanh_sin_and_1_more": False,
+        "sin_cos": True,
+    }
+    (row,) = [row for row in rejection_rows(plan.rejected) if row.stage == "speed"]
+    assert row.reason.startswith("slower than the operators it replaces: 0.50x")
+    assert row.reason.endswith("; tried in its place: exp_tanh, sin_cos")
+    assert len(rejection_rows(plan.rejected)) == 1
+
+
+@pytest.mark.usefixtures("raced")
+def test_the_parts_of_a_wrong_region_are_tried_too(
+    monkeypatch: pytest.MonkeyPatch, x: Tensor, tmp_path: Path
+) -> None:
+    def verify(lowered: Any, operator: Any, *_: Any) -> tuple[NumericsRow, ...]:
+        right = "sin" not in lowered.region.name
+        return (NumericsRow(operator.name, "float32", 1.0, 0.0, 1e-5, right, "element", "nan"),)
+
+    monkeypatch.setattr(planning, "verify_region", verify)
+    plan = _plan(Chain(lambda x: x.exp().tanh().sin().cos()), x, tmp_path)
+    assert [f.candidate.lowered.region.name for f in plan.chosen] == ["exp_tanh"]
+    assert all(f.reason.startswith("numerics") for f in plan.fusions if not f.kept)
+
+
+@pytest.mark.usefixtures("calls")
+def test_what_is_kept_never_overlaps(
+    monkeypatch: pytest.MonkeyPatch, x: Tensor, tmp_path: Path
+) -> None:
+    """Whatever loses, at the end no node is in two kernels and all can run."""
+    for seed in range(6):
+        own = random.Random(seed)
+        fate: dict[str, bool] = {}
+        _slow(monkeypatch, lambda name: fate.setdefault(name, own.random() < 0.5))  # noqa: B023
+        model = Chain(lambda x: ((h := x.exp().tanh()) @ h.T @ x * h).sin().cos() + x.sin() * h)
+        plan = _plan(model, x, tmp_path)
+        nodes = [name for fusion in plan.chosen for name in fusion.candidate.nodes]
+        assert len(nodes) == len(set(nodes))
 
 
 @pytest.mark.usefixtures("calls", "raced")

@@ -259,12 +259,17 @@ def test_chains_join_a_match_beside_them(grow: Any, rewritten: Any) -> None:
     _same(grown, rewritten, form, X, R)
 
 
-def test_two_matches_stay_two_regions(grow: Any, rewritten: Any) -> None:
+def test_two_matches_that_share_a_value_are_one_region(grow: Any, rewritten: Any) -> None:
+    """What lies between them need not be stored; the region has both names."""
+
     def form(x: Any, r: Any, b: Any) -> Any:
         return gelu(layer_norm(x + r, [8]) + b)
 
     grown = grow(form, X, R, X[0])
-    assert [plan.rule for plan in grown.plans] == ["add_layer_norm", "gelu_residual"]
+    (plan,) = grown.plans
+    assert plan.rule == "add_layer_norm+gelu_residual"
+    assert plan.lowered.region.name == "add_layer_norm_bias_gelu"
+    assert [item.name for item in plan.lowered.region.inputs] == ["x", "residual", "bias"]
     _same(grown, rewritten, form, X, R, X[0])
 
 

@@ -47,8 +47,8 @@ def test_the_output_stays_last(trace: Any) -> None:
 def test_regions_that_feed_each_other(grow: Any, rewritten: Any) -> None:
     def form(x: Any, r: Any, w: Any) -> Any:
         h = layer_norm(x + r, [8])
-        g = gelu(h + w[0])
-        return g, layer_norm(g + h, [8])
+        g = gelu(h @ w + w[0])
+        return g, layer_norm(g @ w + h, [8])
 
     grown = grow(form, X, R, W)
     assert len(grown.plans) == 3

@@ -30,7 +30,7 @@ def test_captured_with_one_row_and_served_with_others(
 ) -> None:
     model = Flattening().eval()
     found = fuse_all(model, (torch.randn(1, 7, 12),))
-    assert {ways[0].plan.rule for ways in found.places} == {"gelu_residual", "add_layer_norm"}
+    assert [ways[0].plan.rule for ways in found.places] == ["gelu_residual+add_layer_norm"]
     x = torch.randn(shape)
     if shape == (1, 7, 12):
         out = found.module(x)
@@ -62,10 +62,11 @@ class Sharing(nn.Module):
 
 @pytest.mark.parametrize("way", [0, 1])
 def test_every_use_of_a_shared_block_is_a_place(fuse_all: Any, way: int) -> None:
+    """The last one goes on into the function's work, in one kernel with it."""
     model, x = Sharing().eval(), torch.randn(8, 16)
     found = fuse_all(model, (x,), way=way)
     modules = [ways[0].module for ways in found.places]
-    assert len(found.places) == 6
+    assert len(found.places) == 5
     assert [m for m in modules if m.startswith("layers")] == ["layers.1.1", "layers.2.1"]
     assert len({ways[way].source.file_name for ways in found.places[:4]}) == 1
     torch.testing.assert_close(found.module(x), model(x))
@@ -114,6 +115,6 @@ def test_activations_side_by_side_keep_their_own_values(fuse_all: Any) -> None:
     x, r = 3 * torch.randn(6, 48), torch.randn(6, 48)
     found = fuse_all(Flavours().eval(), (x, r))
     rules = [ways[0].plan.rule for ways in found.places]
-    assert sorted(rules) == ["gelu_residual"] * 2 + ["pointwise_chain"] * 3
+    assert sorted(rules) == ["gelu_residual"] * 4 + ["pointwise_chain"]
     for out, expected in zip(found.module(x, r), Flavours()(x, r), strict=True):
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=5e-6)

@@ -109,6 +109,13 @@ def test_arguments_left_out_mean_what_eager_makes_of_them(trace: Any, dtype: tor
     assert torch.equal(out.to(dtype), torch.nan_to_num(x))
 
 
+def test_a_view_of_what_lies_otherwise_in_float64_is_a_copy(trace: Any) -> None:
+    """Attention in bfloat16 may return what can be viewed, and in float64 what cannot."""
+    module = trace(lambda x: (x.view(32),), X)
+    (out,) = run_in_float64(module, [X.t().contiguous().t()])
+    assert torch.equal(out, X.double().reshape(32))
+
+
 def test_a_dtype_to_compute_in_is_float64(trace: Any) -> None:
     def both(x: torch.Tensor) -> Any:
         total = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)

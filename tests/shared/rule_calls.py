@@ -54,12 +54,18 @@ def _dtype(variant: Variant, name: str, dtype: torch.dtype) -> torch.dtype:
 def _drawn(
     variant: Variant, name: str, rows: tuple[int, int], cols: int, generator: torch.Generator
 ) -> Tensor:
-    """A tensor of [*rows, cols], or the vector, condition or half of it that the example shows."""
+    """A tensor of [*rows, cols] for the example [4, 8], and likewise for what goes with it; an even
+    number of columns where they are halved or grouped.
+    """
+    examples = [e for e in variant.examples.values() if isinstance(e, tuple)]
+    even = any(e[-1:] == (4,) for e in examples) or "group" in variant.name
+    whole = cols + cols % 2 if even else cols
+    sizes = {4: rows[0], 8: whole, 16: 7, 1: 1}
     example = variant.examples[name]
     assert isinstance(example, tuple)
-    halves = any(isinstance(e, tuple) and e[-1:] == (4,) for e in variant.examples.values())
-    whole = cols + cols % 2 if halves else cols
-    sizes = {8: whole, 4: whole // 2, 1: 1}
-    leading = {1: (), 2: rows, 3: (rows[0], 1)}[len(example)] if 1 not in example[:1] else (1,)
-    drawn = 2 * torch.randn((*leading, sizes[example[-1]]), generator=generator)
+    if len(example) == 2 and example[0] == 4:
+        shape = (*rows, whole * example[1] // 8)
+    else:
+        shape = tuple(sizes[n] for n in example)
+    drawn = 2 * torch.randn(shape, generator=generator)
     return drawn > 0 if name in variant.masks else drawn
