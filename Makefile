@@ -32,11 +32,12 @@ format: $(VENV)/.stamp-dev ## let ruff mend what it can
 test: $(VENV)/.stamp-dev ## the tests that need no GPU
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow and not gpu"
 
+# Long forms keep what they found in tests/results and go on where they broke off.
 test-full: $(VENV)/.stamp-dev ## the same and the long ones
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not gpu"
 
 test-gpu: $(VENV)/.stamp-dev ## the tests that need a CUDA device
-	$(PYTEST) -m gpu
+	$(PYTEST) -n $(WORKERS) -m gpu
 
 golden: $(VENV)/.stamp-dev ## write tests/golden anew; read the diff before you commit it
 	$(PYTEST) -m "not slow and not gpu" --refresh-golden

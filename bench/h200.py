@@ -224,6 +224,7 @@ def transformer(name: str, batch: int, seq: int, out: Path, **settings: Any) -> 
         "times_us": {key: _figures(t) for key, t in timings.items()},
         "ratios": {k: {"ratio": c.ratio, "low": c.low, "high": c.high} for k, c in ratio.items()},
         "planning_s": planning_s,
+        "stages_s": [[row.title, row.depth, row.seconds] for row in fused.report.stages],
         "compile_first_call_s": compile_s,
         "outcome": fused.report.outcome.reason if fused.report.outcome else "",
         "fallbacks": [captured.fallbacks, normalized.fallbacks, fused.fallbacks],

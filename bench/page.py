@@ -34,6 +34,7 @@ def main() -> int:
     earlier = options.results / "earlier_run"
     notes = _notes(options.results / "NOTES.md")
     body = [*_head(found), *notes, *_models(found), *_runs(found, earlier), *_kernels(found)]
+    body += _shares(options.results.parent / "shares")
     page = "\n".join([*body, *_again()])
     (ROOT / "docs" / "benchmarks.md").write_text(page + "\n", encoding="utf-8")
     return 0
@@ -164,11 +165,54 @@ def _numerics(row: dict[str, Any]) -> str:
     return f"{len(row['numerics'])} passed, worst {worst:.2f}"
 
 
+def _shares(folder: Path) -> list[str]:
+    """What bench/shares.py left; nothing where it has not run."""
+    records = [json.loads(f.read_text("utf-8")) for f in sorted(folder.glob("*.json"))]
+    done = [record for record in records if "result" in record]
+    if not done:
+        return []
+    rows = [row for record in done for row in _share(record["step"], record["result"])]
+    return [
+        "## Twelve architectures: what the kernels cover",
+        "",
+        f"{done[0]['environment']['device_name']}, bf16, real widths, few layers. `rest` is "
+        "eager's device time outside products, convolutions and attention. Covered: in kept "
+        "kernels or rewritten away. Withdrawn: in kernels that won alone, while the whole did not. "
+        "Unlinked: work of eager that no capture has. Launches: kernels of one forward, eager and "
+        "fused. Numerics: checks failed, and the whole model's error as a part of its limit.",
+        "",
+        "| model | rest ms | covered | kernels | rewritten | withdrawn | unlinked | launches "
+        "| numerics | eager ms | fused ms | largest left |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+
+
+def _share(name: str, result: dict[str, Any]) -> list[str]:
+    found, wall = result["fusable"], result["wall_us"]
+    total = found["total_us"]
+    parts = [f"{100 * found[k] / total:.1f} %" for k in _PARTS]
+    launches = [str(v["kernels"]) if v else "?" for v in result["launches"].values()]
+    numerics = result["numerics"]
+    whole = (numerics["worst_whole"] or {}).get("of_limit", 0.0)
+    times = [f"{wall[k] / 1e3:.2f}" if wall.get(k) else "-" for k in ("eager", "fused")]
+    left = [row for row in found["left"] if row["us"]][:2]
+    said = "; ".join(f"{r['op']} {100 * r['us'] / total:.1f} %: {r['reason']}" for r in left)
+    cells = [name, f"{total / 1e3:.2f}", f"{100 * result['covered']:.1f} %", *parts]
+    cells += [" to ".join(launches), f"{len(numerics['failed'])} failed, {whole:.2f}", *times]
+    return [f"| {' | '.join(cells)} | {said.replace('|', '/')} |"]
+
+
+_PARTS = ("in_kernels_us", "rewritten_us", "withdrawn_us", "unlinked_us")
+
+
 def _again() -> list[str]:
     return [
         "## To measure it again",
         "",
         "    python bench/h200.py --out bench/results/h200   # on a machine with a CUDA device",
+        "    python bench/shares.py --out bench/results/shares",
         "    python bench/page.py",
         "",
         "A step whose file is there is not run again; remove a file to repeat its step.",

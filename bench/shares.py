@@ -184,6 +184,7 @@ class Step:
             "outcome": asdict(report.outcome) if report.outcome else None,
             "fusable": asdict(report.fusable) if report.fusable else None,
             "covered": report.fusable.covered if report.fusable else None,
+            "unlinked_us": dict(report.profile.unlinked),
             "fusions": [[row.rule, row.kept, row.reason] for row in report.fusions],
             "launches": launches,
             "numerics": _numerics(report),
@@ -380,7 +381,7 @@ def _lines(name: str, record: dict[str, Any]) -> list[str]:
         f"{result['numerics']['checks']} checks, {failed} failed, whole "
         f"{worst.get('of_limit', 0.0):.2f} of its limit; fallbacks {result['fallbacks']}",
         f"{'':10} {result['outcome']['reason'] if result['outcome'] else ''}",
-        *(f"{'':10} left: {text}" for text in left[:3]),
+        *(f"{'':10} left: {text}" for text in left[:4]),
         f"{'':10} {record['seconds']:.0f} s: {_stages(record)}",
     ]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from fusion_kernels.functions.float8 import DECODERS, ENCODERS
 from fusion_kernels.functions.table import FUNCTION_NAMES
-from fusion_kernels.ir import FLOATING, Input, Operand, Output, Region, Statement, Window
+from fusion_kernels.ir import FLOAT8, FLOATING, Input, Operand, Output, Region, Statement, Window
 
 Lowering = Callable[..., str]
 Value = Any  # the name of a value in the region, or a Python literal
@@ -30,16 +31,25 @@ _ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "idiv", "rem", "shl", "shr", "
 _WRAPPING = ("add", "sub", "mul", "and", "or", "xor")
 _LONGEST_NAME = 24
 _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
-_SUPPORTED = (*FLOATING, *INTEGER_BITS, "bool")
+_SUPPORTED = (*FLOATING, *FLOAT8, *INTEGER_BITS, "bool")
 
 
 class NotLowered(Exception):
     """A graph node that a region cannot express; the message is the reason shown to the user."""
 
 
+def dtype_refusal(dtype: str) -> str:
+    """Why a region holds no tensor of this dtype ("float64"); "" where it does."""
+    if dtype in _SUPPORTED:
+        return ""
+    if dtype == "float64":
+        return "float64 tensors are left to eager: kernels compute in float32"
+    return f"{dtype} tensors have no kernel expression"
+
+
 class Builder:
     """Collects the statements of one region. Floating values are float32 whatever their
-    storage.
+    storage; 8-bit ones are decoded where they are first read.
     """
 
     def __init__(self, row_rank: int = 0, row_length: int = 1) -> None:
@@ -47,6 +57,7 @@ class Builder:
         self._inputs: list[Input] = []
         self._body: list[Statement] = []
         self._dtypes: dict[str, str] = {}
+        self._decoded: dict[str, str] = {}
         self._origin = ""
         self._hint = ""
         self.row_rank, self.row_length = row_rank, row_length
@@ -63,21 +74,21 @@ class Builder:
         stride: Sequence[int],
         rank: int,
         window: Window | None = None,
+        *,
+        table: bool = False,
     ) -> str:
         """Declare a tensor the region reads (see `Input`); returns its name."""
-        if dtype not in _SUPPORTED:
-            raise NotLowered(f"{dtype} tensors have no kernel expression")
+        _require_supported(dtype)
         name = self._fresh(hint)
-        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank, window))
-        self._dtypes[name] = "float32" if dtype in FLOATING else dtype
+        self._inputs.append(Input(name, dtype, tuple(shape), tuple(stride), rank, window, table))
+        self._dtypes[name] = dtype if dtype in FLOAT8 else _compute_dtype(dtype)
         return name
 
     def at(self, origin: str, hint: str, result_dtype: str) -> None:
         """The statements that follow come from graph node `origin`, whose result has
         `result_dtype`.
         """
-        if result_dtype not in _SUPPORTED:
-            raise NotLowered(f"{result_dtype} tensors have no kernel expression")
+        _require_supported(result_dtype)
         self._origin, self._hint, self.result_dtype = origin, hint, result_dtype
 
     def apply(self, op: str, *args: Operand, hint: str = "") -> str:
@@ -97,11 +108,13 @@ class Builder:
 
     def cast(self, value: Operand, dtype: str) -> str:
         """The user's cast: a floating value is rounded through `dtype` and stays float32."""
-        if dtype not in _SUPPORTED:
-            raise NotLowered(f"a cast to {dtype} has no kernel expression")
-        if dtype not in FLOATING:
+        _require_supported(dtype)
+        if dtype not in (*FLOATING, *FLOAT8):
             return str(self._converted(value, dtype))
         widened = str(self.floating(value))
+        if dtype in FLOAT8:
+            code = self._append(ENCODERS[dtype], (widened,), "uint8", "")
+            return self._append(DECODERS[dtype], (code,), "float32", "")
         if dtype == "float32":
             return widened
         return self._append("cast", (widened, dtype), "float32", "")
@@ -116,6 +129,8 @@ class Builder:
             return float(value)
         if self._dtypes[value] == "float32":
             return value
+        if self._dtypes[value] in FLOAT8:
+            return self._read(value)
         return self._append("cast", (value, "float32"), "float32", "")
 
     def cat(self, dim: int, start: int, pieces: Sequence[tuple[str, int]]) -> str:
@@ -128,6 +143,10 @@ class Builder:
             args += [self._converted(value, dtype), end]
         return self._append("cat", tuple(args), dtype, "")
 
+    def gather(self, table: str, index: str) -> str:
+        """The table's element at the position in `index`."""
+        return self._append("gather", (table, index), self._dtypes[table], "")
+
     def copy(self, value: Operand) -> str:
         """A value that is itself: nothing to compute."""
         return str(value)
@@ -135,7 +154,7 @@ class Builder:
     def full(self, value: float, dtype: str | None = None) -> str:
         """A number everywhere, in `dtype` (default: the result's)."""
         kept = dtype or self.result_dtype
-        wanted = "float32" if kept in FLOATING else kept
+        wanted = _compute_dtype(kept)
         return self._append("full", (self._converted(value, wanted),), wanted, "")
 
     def full_of(self, value: Operand, number: float, dtype: str | None = None) -> str:
@@ -149,7 +168,7 @@ class Builder:
     def dtype_of(self, value: Operand) -> str:
         """Compute dtype of a value or literal."""
         if isinstance(value, str):
-            return self._dtypes[value]
+            return _compute_dtype(self._dtypes[value])
         if isinstance(value, bool):
             return "bool"
         return "float32" if isinstance(value, float) else "int64"
@@ -167,18 +186,19 @@ class Builder:
         name = self._fresh(self._hint)
         self._body[-1] = replace(last, name=name)
         self._dtypes[name] = self._dtypes.pop(value)
+        self._decoded = {x: name if y == value else y for x, y in self._decoded.items()}
         return name
 
     def as_result(self, value: str) -> str:
         """The value brought to the compute dtype of `result_dtype`."""
-        wanted = "float32" if self.result_dtype in FLOATING else self.result_dtype
-        return str(self._converted(value, wanted))
+        return str(self._converted(value, _compute_dtype(self.result_dtype)))
 
     def finish(self, name: str, shape: Sequence[int], outputs: Sequence[Output]) -> Region:
         """The region, with statements nothing reads left out. Inputs stay: also one whose values
         decide nothing tells the sizes and the device.
         """
-        needed = {output.value for output in outputs}
+        stored = [self._stored(output) for output in outputs]
+        needed = {output.value for output in stored}
         body: list[Statement] = []
         for item in reversed(self._body):
             if item.name in needed:
@@ -190,7 +210,7 @@ class Builder:
             self.row_rank,
             tuple(self._inputs),
             tuple(reversed(body)),
-            tuple(outputs),
+            tuple(stored),
         )
 
     def _promoted(self, op: str, args: tuple[Operand, ...]) -> tuple[str, tuple[Operand, ...]]:
@@ -209,13 +229,15 @@ class Builder:
         kinds = [self.dtype_of(arg) for arg in args if arg is not None]
         if "float32" in kinds:
             return "float32"
-        tensors = [self._dtypes[arg] for arg in args if isinstance(arg, str)]
+        tensors = [self.dtype_of(arg) for arg in args if isinstance(arg, str)]
         widest = reduce(_promoted_dtype, tensors, "bool")
         return "int64" if widest == "bool" and "int64" in kinds else widest
 
     def _converted(self, value: Operand, dtype: str) -> Operand:
         """A tensor cast to `dtype`, a literal as Python's number of that kind."""
         if isinstance(value, str):
+            if self._dtypes[value] in FLOAT8:
+                value = self._read(value)
             if self._dtypes[value] == dtype:
                 return value
             if self._dtypes[value] == "float32" and dtype in _THROUGH:
@@ -228,6 +250,24 @@ class Builder:
         if value != value or abs(value) == float("inf") or int(value) not in _range(dtype):
             raise NotLowered(f"the number {value} is beyond {dtype}")
         return int(value)
+
+    def _read(self, codes: str) -> str:
+        """The values of an input in an 8-bit floating dtype."""
+        if codes not in self._decoded:
+            decoder = DECODERS[self._dtypes[codes]]
+            self._decoded[codes] = self._append(decoder, (codes,), "float32", f"{codes}_value")
+        return self._decoded[codes]
+
+    def _stored(self, output: Output) -> Output:
+        """An output in an 8-bit floating dtype stores codes."""
+        if output.dtype not in FLOAT8:
+            return output
+        source = next((item for item in self._body if item.name == output.value), None)
+        if source is not None and source.op == DECODERS[output.dtype]:
+            return replace(output, value=str(source.args[0]))
+        value = str(self.floating(output.value))
+        code = self._append(ENCODERS[output.dtype], (value,), "uint8", f"{output.value}_code")
+        return replace(output, value=code)
 
     def _append(self, op: str, args: tuple[Operand, ...], dtype: str, hint: str) -> str:
         name = self._fresh(hint or f"{self._hint}_part")
@@ -250,6 +290,16 @@ class Builder:
             number += 1
             name = f"{base}_{number}"
         return name
+
+
+def _require_supported(dtype: str) -> None:
+    reason = dtype_refusal(dtype)
+    if reason:
+        raise NotLowered(reason)
+
+
+def _compute_dtype(dtype: str) -> str:
+    return "float32" if dtype in FLOATING or dtype in FLOAT8 else dtype
 
 
 def _promoted_dtype(first: str, second: str) -> str:

@@ -1,18 +1,19 @@
-"""Compiles a kernel for an NVIDIA target ahead of time, on a machine that needs no GPU, and reads
-what it uses: registers, local memory, shared memory.
+"""Compiles a kernel for an NVIDIA or AMD target ahead of time, on a machine that needs no GPU, and
+says what it uses: registers, local memory, shared memory.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from fusion_kernels.resources import UnknownUsage, Usage, usage_of_amdgcn, usage_of_cubin
+
+Target = tuple[str, int | str]
+"""("cuda", compute capability x 10) or ("hip", architecture): ("cuda", 90), ("hip", "gfx942")."""
 
 _ALIGNMENT_BYTES = 16
 _POINTERS = {
@@ -29,6 +30,8 @@ _POINTERS = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
 }
+_WARP_THREADS = {"cuda": 32, "hip": 64}
+_PARTS = {"cuda": ("ptx", "cubin"), "hip": ("amdgcn", "hsaco")}
 
 
 class CannotCompile(RuntimeError):
@@ -48,18 +51,21 @@ class KernelSignature:
 
 @dataclass(frozen=True, slots=True)
 class CompiledResources:
-    """What one compiled kernel uses. `registers` and `local_bytes` are per thread; local memory
-    is where spilled registers go (stack frame included), 0 when nothing spills. `shared_bytes` is
-    per program. `target` is like "sm_90".
+    """What one compiled kernel uses. `usage` is per thread; local memory is where spilled
+    registers go. `shared_bytes` is per program. `target` is like "sm_90" or "gfx942". `assembly`
+    is PTX or AMD's, `binary` a cubin or an hsaco.
     """
 
     target: str
-    registers: int
-    local_bytes: int
+    usage: Usage
     shared_bytes: int
     num_warps: int
-    ptx: str
-    cubin: bytes
+    assembly: str
+    binary: bytes
+
+    @property
+    def spills(self) -> bool:
+        return bool(self.usage.local_bytes or self.usage.spilled_registers)
 
 
 def signature_of(kernel: Any, arguments: Mapping[str, Any]) -> KernelSignature:
@@ -95,45 +101,51 @@ def compile_ahead(
     kernel: Any,
     arguments: Mapping[str, Any],
     *,
-    target: tuple[str, int] = ("cuda", 90),
+    target: Target = ("cuda", 90),
     num_warps: int = 4,
-    num_stages: int = 3,
+    num_stages: int | None = None,
 ) -> CompiledResources:
     """Compile `kernel` as a launch with `arguments` would (see `signature_of`).
 
-    `target` is ("cuda", compute capability x 10). Results are kept in Triton's own cache. Takes
-    0.2-1.4 s. Raises `CannotCompile` with the compiler's words.
+    A warp is 32 threads on "cuda" and 64 on "hip", whose architectures are CDNA (gfx9). Without
+    `num_stages` it is the backend's own default. Results are kept in Triton's own cache. Takes
+    0.1-1.4 s. Raises `CannotCompile` with the compiler's words.
     """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    backend, capability = target
-    if backend != "cuda":
-        raise CannotCompile(f"no resource usage can be read for '{backend}'; the target is 'cuda'")
+    backend, architecture = target
+    if backend not in _WARP_THREADS:
+        raise CannotCompile(f"no target '{backend}'; there are {', '.join(_WARP_THREADS)}")
+    name = f"sm_{architecture}" if backend == "cuda" else str(architecture)
     signature = signature_of(kernel, arguments)
     attributes = {
         (position,): [["tt.divisibility", _ALIGNMENT_BYTES]] for position in signature.divisible
     }
     source = ASTSource(kernel, signature.types, signature.constexprs, attributes)
+    options = {"num_warps": num_warps}
+    if num_stages is not None:
+        options["num_stages"] = num_stages
     try:
         compiled = triton.compile(
             source,
-            target=GPUTarget(backend, capability, 32),
-            options={"num_warps": num_warps, "num_stages": num_stages},
+            target=GPUTarget(backend, architecture, _WARP_THREADS[backend]),
+            options=options,
         )
+        usage = _usage(backend, compiled.asm)
+    except UnknownUsage as error:
+        raise CannotCompile(str(error)) from error
     except Exception as error:
-        raise CannotCompile(f"{kernel.__name__} for sm_{capability}: {error}") from error
-    cubin = bytes(compiled.asm["cubin"])
-    usage = _resource_usage(cubin)
+        raise CannotCompile(f"{kernel.__name__} for {name}: {error}") from error
+    text, binary = _PARTS[backend]
     return CompiledResources(
-        target=f"sm_{capability}",
-        registers=usage["REG"],
-        local_bytes=usage["STACK"] + usage["LOCAL"],
+        target=name,
+        usage=usage,
         shared_bytes=int(compiled.metadata.shared),
         num_warps=num_warps,
-        ptx=str(compiled.asm["ptx"]),
-        cubin=cubin,
+        assembly=str(compiled.asm[text]),
+        binary=bytes(compiled.asm[binary]),
     )
 
 
@@ -160,23 +172,9 @@ def _is_divisible(value: Any) -> bool:
     return type(value) is int and value % _ALIGNMENT_BYTES == 0
 
 
-def _resource_usage(cubin: bytes) -> dict[str, int]:
-    """What `cuobjdump --dump-resource-usage` (shipped with triton) says of the one kernel."""
+def _usage(backend: str, asm: Mapping[str, Any]) -> Usage:
     from triton import knobs
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        try:
-            dump = subprocess.run(
-                [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(path)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        except (OSError, RuntimeError, AttributeError, subprocess.CalledProcessError) as error:
-            raise CannotCompile(f"triton's cuobjdump cannot be run: {error}") from error
-    usage = {key: int(amount) for key, amount in re.findall(r"\b([A-Z]+):(\d+)", dump)}
-    if not {"REG", "STACK", "LOCAL"} <= usage.keys():
-        raise CannotCompile(f"cuobjdump names no resource usage:\n{dump}")
-    return usage
+    if backend == "hip":
+        return usage_of_amdgcn(str(asm["amdgcn"]))
+    return usage_of_cubin(bytes(asm["cubin"]), knobs.nvidia.cuobjdump.path)

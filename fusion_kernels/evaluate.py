@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fusion_kernels.functions.table import FUNCTIONS
-from fusion_kernels.ir import FLOATING, ROW_OPS, Output, Region, Statement, memory_order
+from fusion_kernels.ir import FLOAT8, FLOATING, ROW_OPS, Output, Region, Statement, memory_order
 from fusion_kernels.rational import RATIONALS, OddRational
 
 _DTYPES = {
@@ -69,7 +69,7 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
     """
     values: dict[str, Any] = {}
     for item, tensor in zip(region.inputs, tensors, strict=True):
-        values[item.name] = tensor.float() if item.dtype in FLOATING else tensor
+        values[item.name] = tensor if item.table else _loaded(tensor, item.dtype)
     shape = region_shape(region, tensors)
     row = shape[len(shape) - region.row_rank :] if region.row_rank else ()
     for statement in region.body:
@@ -84,7 +84,7 @@ def region_shape(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[int, 
     """What the region runs over for these tensors; where it is cut into pieces, as captured."""
     shapes = []
     for item, tensor in zip(region.inputs, tensors, strict=True):
-        shape = list(tensor.shape)
+        shape = list(tensor.shape[:-1] if item.table else tensor.shape)
         if item.window is not None:
             shape[item.window.dim] = region.shape[item.window.dim]
         shapes.append(shape)
@@ -98,14 +98,23 @@ def output_shape(output: Output, region: Region, shape: Sequence[int]) -> tuple[
     return tuple(size if own == whole else 1 for own, whole, size in captured)
 
 
+def _loaded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    if dtype in FLOAT8:
+        return tensor.view(torch.uint8)
+    return tensor.float() if dtype in FLOATING else tensor
+
+
 def _stored(
     value: torch.Tensor, output: Output, shape: Sequence[int], region: Region
 ) -> torch.Tensor:
     """The value rounded to the output's dtype, a fresh tensor in the output's memory order."""
     order = memory_order(output.shape, output.stride)
     inverse = tuple(order.index(d) for d in range(len(order)))
-    whole = value.to(_DTYPES[output.dtype]).expand(output_shape(output, region, shape))
-    return whole.permute(order).clone(memory_format=torch.contiguous_format).permute(inverse)
+    codes = output.dtype in FLOAT8
+    rounded = value if codes else value.to(_DTYPES[output.dtype])
+    whole = rounded.expand(output_shape(output, region, shape)).permute(order)
+    made = whole.clone(memory_format=torch.contiguous_format).permute(inverse)
+    return made.view(getattr(torch, output.dtype)) if codes else made
 
 
 def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> Any:
@@ -114,6 +123,8 @@ def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> 
     ]
     if statement.op in ROW_OPS:
         return _row_operation(statement.op, args, row)
+    if statement.op == "gather":
+        return _looked_up(args[0], args[1]).to(_DTYPES[statement.dtype])
     if statement.op == "full":
         device = next(iter(values.values())).device
         return torch.full((), args[0], dtype=_DTYPES[statement.dtype], device=device)
@@ -123,6 +134,12 @@ def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> 
         return _odd_rational(RATIONALS[statement.op], args[0])
     result = _OPERATIONS[statement.op](*_as_tensors(statement, args))
     return result.to(_DTYPES[statement.dtype])
+
+
+def _looked_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    shape = torch.broadcast_shapes(table.shape[:-1], index.shape)
+    positions = index.long().expand(shape).unsqueeze(-1)
+    return torch.gather(table.expand(*shape, table.shape[-1]), -1, positions).squeeze(-1)
 
 
 def _concatenated(

@@ -2,16 +2,20 @@
 
 A region iterates over `shape`. Inputs are loaded at every point (a dimension of size 1
 broadcasts), the body is a sequence of statements in float32 (integers and booleans keep their
-dtype), outputs are stored rounded once to their dtype. With `row_rank` > 0 the last `row_rank`
-dimensions form a row: `row_sum`, `row_prod`, `row_mean`, `row_max` and `row_min` reduce over it to
-one value a row, and `layer_norm(x, weight, bias, eps)` is (x - mean) / sqrt(variance + eps) *
-weight + bias over it, with None for a missing weight or bias. An output is as large as the
-region, or holds one value a row. `row_max` and `row_min` need not see a NaN; what must is written
-out by the lowering.
+dtype), outputs are stored rounded once to their dtype. A tensor in an 8-bit floating dtype is read
+and stored as its codes, which are "uint8" and which functions turn into float32 and back. With
+`row_rank` > 0 the last `row_rank` dimensions form a row: `row_sum`, `row_prod`, `row_mean`,
+`row_max` and `row_min` reduce over it to one value a row, and `layer_norm(x, weight, bias, eps)`
+is (x - mean) / sqrt(variance + eps) * weight + bias over it, with None for a missing weight or
+bias. An output is as large as the region, or holds one value a row. `row_max` and `row_min` need
+not see a NaN; what must is written out by the lowering.
 
 `cat(dim, start, a, end, b, end ...)` puts pieces beside one another along a dimension of the
 region, counted from the last: `a` from `start` to the first `end`, and so on. What a piece is made
 of stands in that window alone, and inputs of it say so.
+
+`gather(table, index)` reads an input along its last dimension, which is none of the region's, at
+the position that `index` holds; a position outside of the table gives NaN, or 0.
 
 The IR says nothing of blocks, warps or devices; `emit` decides those.
 """
@@ -22,7 +26,10 @@ from dataclasses import dataclass
 from math import prod
 
 FLOATING = ("float16", "bfloat16", "float32")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 SHORT_DTYPE = {
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
     "float16": "f16",
     "bfloat16": "bf16",
     "float32": "f32",
@@ -77,6 +84,7 @@ FUNCTIONS = (
     "where",
     "cast",
     "cat",
+    "gather",
     "full",
     "exp2",
     "log2",
@@ -105,7 +113,7 @@ class Input:
     """A tensor the region reads. `shape` has the region's rank, 1 where the tensor broadcasts;
     `stride` counts elements, 0 where it broadcasts. `rank` is the tensor's own; the dimensions
     before it are padding. With a `window` it stands in that stretch alone, and its size there is
-    the window's.
+    the window's. A `table` has one dimension more, its last, along which it is looked up.
     """
 
     name: str
@@ -114,6 +122,7 @@ class Input:
     stride: tuple[int, ...]
     rank: int
     window: Window | None = None
+    table: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class RepeatedLaunch:
     """Calls `launcher`, an emitted launcher whose kernel is `module.<kernel>`; repeats are cheap.
 
     Falls back to the launcher whenever a repeat would not be the same launch: another layout, an
-    unaligned pointer, an empty output, operands that had to be copied, one tensor in two places.
+    unaligned pointer, an empty output, operands that had to be copied, one memory in two places.
     """
 
     def __init__(self, launcher: Callable[..., Any], module: Any, kernel: str) -> None:
@@ -39,8 +39,7 @@ class RepeatedLaunch:
             return recorded.repeat(tensors)
         result = self._launcher(*tensors)
         launch = self._recorder.take()
-        distinct = len({id(tensor) for tensor in tensors}) == len(tensors)
-        if recorded is _UNSEEN and distinct and _aligned(tensors):
+        if recorded is _UNSEEN and _aligned(tensors):
             self._known[key] = _record(launch, tensors, result)
         return result
 
@@ -60,12 +59,14 @@ def _key(tensors: tuple[Tensor, ...]) -> Any:
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """One launch with holes. `start` is the compiled kernel on its grid; `arguments` holds indices
-    into inputs and outputs (True), or plain values (False).
+    into inputs and outputs (True), or plain values (False). `strides` are those of the inputs,
+    `outputs` the form of each output, its stride None where it is contiguous.
     """
 
     start: Callable[..., object]
     arguments: tuple[tuple[bool, Any], ...]
-    outputs: tuple[tuple[torch.Size, torch.dtype], ...]
+    strides: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[torch.Size, tuple[int, ...] | None, torch.dtype], ...]
     device: torch.device
     single: bool
 
@@ -73,12 +74,18 @@ class Recorded:
         """Whether inputs of the recorded shapes and dtypes lie as the compiled kernel needs
         them.
         """
-        return all(t.is_contiguous() and t.data_ptr() % _ALIGNMENT == 0 for t in inputs)
+        for tensor, stride in zip(inputs, self.strides, strict=True):
+            if tensor.stride() != stride or tensor.data_ptr() % _ALIGNMENT:
+                return False
+        return True
 
     def repeat(self, inputs: tuple[Tensor, ...]) -> Any:
         """Start the kernel on these inputs and new outputs."""
         made = [
-            torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in self.outputs
+            torch.empty(shape, dtype=dtype, device=self.device)
+            if stride is None
+            else torch.empty_strided(shape, stride, dtype=dtype, device=self.device)
+            for shape, stride, dtype in self.outputs
         ]
         tensors = (*inputs, *made)
         arguments = [tensors[value] if is_tensor else value for is_tensor, value in self.arguments]
@@ -108,25 +115,49 @@ class _Recorder:
 
 
 def _record(launch: Any, inputs: tuple[Tensor, ...], result: Any) -> Recorded | None:
-    """The launch as something to repeat, or None when an operand is neither input nor output."""
+    """The launch as something to repeat, or None when an operand is neither input nor output.
+
+    Operands are told by where they lie: a kernel gets a permuted view by its pointer, and sizes
+    and strides as numbers.
+    """
     if launch is None:
         return None
     grid, args, kwargs, compiled = launch
     outputs = (result,) if isinstance(result, Tensor) else tuple(result)
-    positions = {id(t): (True, i) for i, t in enumerate((*inputs, *outputs))}
-    if any(isinstance(arg, Tensor) and id(arg) not in positions for arg in args):
+    positions = {t.data_ptr(): (True, i) for i, t in enumerate((*inputs, *outputs))}
+    if len(positions) < len(inputs) + len(outputs):
         return None
-    if not all(tensor.is_contiguous() for tensor in (*inputs, *outputs)):
+    if any(isinstance(arg, Tensor) and arg.data_ptr() not in positions for arg in args):
         return None
-    arguments = [positions.get(id(arg), (False, arg)) for arg in args]
+    arguments = [
+        positions[arg.data_ptr()] if isinstance(arg, Tensor) else (False, arg) for arg in args
+    ]
     constexprs = [(False, value) for name, value in kwargs.items() if name != "num_warps"]
     return Recorded(
         start=compiled[tuple([*grid, 1, 1][:3])],
         arguments=(*arguments, *constexprs),
-        outputs=tuple((t.shape, t.dtype) for t in outputs),
+        strides=tuple(t.stride() for t in inputs),
+        outputs=tuple(
+            (t.shape, None if t.is_contiguous() else t.stride(), t.dtype) for t in outputs
+        ),
         device=outputs[0].device,
         single=isinstance(result, Tensor),
     )
+
+
+def _place(arg: Tensor, operands: tuple[Tensor, ...]) -> tuple[bool, Any] | None:
+    """Which operand the argument is, or is the codes of; None for neither, and where two may be
+    meant. The kernel takes an operand by its address alone.
+    """
+    for position, operand in enumerate(operands):
+        if arg is operand:
+            return True, position
+    places = [n for n, operand in enumerate(operands) if arg.data_ptr() == operand.data_ptr()]
+    return (True, places[0]) if len(places) == 1 and _has_codes(operands[places[0]]) else None
+
+
+def _has_codes(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1
 
 
 def _aligned(tensors: tuple[Tensor, ...]) -> bool:

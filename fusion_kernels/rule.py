@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torch import fx
 
@@ -89,3 +89,17 @@ def broadcasts_into(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return len(padded) == len(target) and all(
         n in (1, wanted) for n, wanted in zip(padded, target, strict=True)
     )
+
+
+def not_over_the_last(match: Match, reduction: Any) -> str | None:
+    """Why the match's reduction, an overload with `dim` and `keepdim` after its operand, is not
+    over the last dimension alone, kept.
+    """
+    (node,) = (n for n in match.nodes if n.target == reduction)
+    source, given, *rest = cast(tuple[Any, ...], node.args)
+    rank = source.meta["val"].dim()
+    dims = [dim % rank for dim in given]
+    if dims == [rank - 1] and rest and rest[0]:
+        return None
+    name = reduction._schema.name.split("::")[1]
+    return f"the {name} is over dimensions {dims} of {rank}, not over the last one, kept"

@@ -19,7 +19,7 @@ Call = Callable[[], object]
 EAGER, COMPILED, NORMALIZED, FUSED = "eager", "compile_default", "normalized", "fused"
 
 _ROUNDS = 200
-_BUDGET_S = 30.0
+_BUDGET_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,14 @@ def race(
     both = NORMALIZED in ours and FUSED in ours
     kernels = compare(timings[NORMALIZED], timings[FUSED]) if both else None
     return Race(Benchmark(tuple(rows), rounds, low, high), against, kernels)
+
+
+def contestants(ours: Mapping[str, object], *, compile_peer: bool) -> str:
+    """Who races, in words."""
+    words = {NORMALIZED: "the captured program", FUSED: "the fused model"}
+    peers = ["eager", *(["torch.compile"] if compile_peer else [])]
+    *others, last = [*peers, *(words[name] for name in ours)]
+    return f"{', '.join(others)} and {last}" if others else f"{last} alone"
 
 
 def one_forward(

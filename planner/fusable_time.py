@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from planner.cost.families import MATRIX, UNINITIALIZED, VIEW, is_work, packet
 from planner.fusion.plan import FusionPlan
 from planner.graph.op_graph import OpGraph, OpNode
-from planner.profile.model import Profile
+from planner.profile.model import Profile, UnlinkedRow
 from planner.report.model import FusableTime, LeftRow
 
 _ADDED = "a rewrite put it in; it was not there to be timed"
@@ -23,7 +23,8 @@ def fusable_time(
 
     `graph` is the captured program, `rewritten` what it was before `plan` took its regions, None
     where the original is returned. A node's time is its row's, divided evenly among the row's
-    calls. Work of eager that no node stands for is in the total, and never counts as fused.
+    calls. Work of eager that no node stands for is in the total, and counts as rewritten where it
+    stands for what the capture has folded or dropped.
     """
     if profile is None:
         return None
@@ -39,19 +40,16 @@ def fusable_time(
     library = {node.name for item in plan.by_library for node in (item.bias, item.activation)}
     there = {node.name for node in rewritten or graph} - library
     left = [node for node in rest if node.name in there - held]
-    unlinked_us = sum(
-        row.timing.median_us
-        for row in profile.unlinked
-        if not _is_product(row.name.replace("::", "."))
-    )
+    unlinked_us, removed_us = _total(profile.unlinked), _total(profile.removed)
     total_us = _sum(node_us, rest) + unlinked_us
+    removed_us = min(removed_us, unlinked_us) if rewritten is not None else 0.0
     return FusableTime(
         products_us=max(profile.operators_us - total_us, 0.0),
         total_us=total_us,
         in_kernels_us=_sum(node_us, (node for node in rest if node.name in held & there)),
-        rewritten_us=_sum(node_us, (node for node in rest if node.name not in there)),
+        rewritten_us=_sum(node_us, (n for n in rest if n.name not in there)) + removed_us,
         withdrawn_us=_sum(node_us, (node for node in left if node.name in won)),
-        unlinked_us=unlinked_us,
+        unlinked_us=unlinked_us - removed_us,
         left=(*_left(left, node_us, plan, rewritten is None), *_added(graph, rewritten, held)),
     )
 
@@ -60,6 +58,12 @@ def _by_node(profile: Profile) -> dict[str, float]:
     return {
         name: row.timing.median_us / row.calls for row in profile.rows for name in row.node_names
     }
+
+
+def _total(rows: Iterable[UnlinkedRow]) -> float:
+    """Names are those of graphs, or of the profiler ("aten::mm")."""
+    kept = (row for row in rows if not _is_product(row.name.replace("::", ".")))
+    return sum(row.timing.median_us for row in kept)
 
 
 def _is_product(op: str) -> bool:

@@ -5,7 +5,6 @@ Each stage is a function elsewhere; this is the only file that knows what follow
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,24 +15,22 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fusion_kernels.rule import Stage
-from planner.bench import FUSED, NORMALIZED, Race, race
+from planner.bench import FUSED, NORMALIZED, Race, contestants, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
 from planner.fusable_time import fusable_time
-from planner.fusion.apply import fuse_as_planned
 from planner.fusion.module import FusedModule, Packable
-from planner.fusion.plan import FusionPlan, make_plan
+from planner.fusion.precision import require_precision
 from planner.graph.export import capture as export
 from planner.graph.export import second_program
 from planner.graph.op_graph import OpGraph, OpKey
 from planner.graph.twin import twin_of
 from planner.graph.view import op_graph
 from planner.outcome import failure, outcomes
-from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.normalize import NORMALIZE
-from planner.passes.reuse_buffers import reuse_buffers
-from planner.passes.runner import Pass, run_passes
+from planner.passes.runner import run_passes
 from planner.placement import device_of
+from planner.planning import planned
 from planner.profile.measure import measure as measure_profile
 from planner.profile.untouched import fresh_inputs, restored
 from planner.progress import SILENT, Progress, Timed
@@ -44,6 +41,7 @@ from planner.report.model import (
     NumericsRow,
     Outcome,
     PassRecord,
+    Precision,
     Report,
 )
 from planner.rewriting import race_on, rewritten
@@ -74,8 +72,10 @@ def capture(
     source = export(module, tuple(args), kwargs, dynamic_shapes)
     program = source.program
     graphs = None if out is None else Path(out) / "graphs"
+    before = op_graph(program)
     passes = run_passes(program, (("captured", _nothing), *NORMALIZE), graphs)
-    return CapturedModel(program, op_graph(program), passes, source)
+    graph = op_graph(program)
+    return CapturedModel(program, graph, passes, source, before.without(graph))
 
 
 def audit(
@@ -126,6 +126,7 @@ def bench(
     out: str | Path | None = None,
     compile_peer: bool = True,
     seed: int = 0,
+    precision: Precision = "exact",
     progress: Progress = SILENT,
 ) -> Report:
     """The end-to-end race alone: eager, torch.compile and the fused module. Raises as `fuse`."""
@@ -138,6 +139,7 @@ def bench(
         out=out,
         compile_peer=compile_peer,
         seed=seed,
+        precision=precision,
         backends=(),
         measure=False,
         progress=progress,
@@ -157,6 +159,7 @@ def fuse(
     seed: int = 0,
     backends: Sequence[str] = DEFAULT_BACKENDS,
     measure: bool = True,
+    precision: Precision = "exact",
     progress: Progress = SILENT,
 ) -> FusedModule:
     """The model with its fusable chains replaced by generated kernels, if that wins.
@@ -164,8 +167,11 @@ def fuse(
     Every kernel and the whole are held against float64; regions measured slower are dropped. When
     the rewritten program is faster without kernels, the module that comes back runs that one; when
     neither beats eager, the original. `report.outcome` says which. Kernels and graphs are written
-    to `out` (default: a temporary folder). Raises as `audit`.
+    to `out` (default: a temporary folder). With `precision` "high" a value that the program casts
+    to float16 or bfloat16 is not rounded within a kernel, where nothing but floating values is
+    made of it. Raises as `audit`, and `UnknownPrecision`.
     """
+    require_precision(precision)
     require_tables(backends)
     progress = timed = Timed(progress)
     work = _begin(module, args, kwargs, name, device, measure, out, progress)
@@ -175,7 +181,7 @@ def fuse(
     work = replace(work, passes=(*work.passes, *rewrites))
     with progress.stage("plan the fusions"):
         program = second_program(clean)
-        plan, passes = _planned(work, program, max_fusions, seed, progress)
+        plan, passes = planned(work, program, precision, max_fusions, seed, progress)
     programs = {NORMALIZED: clean} | ({FUSED: program} if plan.chosen or plan.by_library else {})
     modules = {name: _bound(work, program) for name, program in programs.items()}
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
@@ -184,8 +190,8 @@ def fuse(
     unsound = refusal
     if FUSED in runnable:
         with progress.stage("verify the whole model"):
-            numerics = _verify(work, runnable[FUSED], work.name, seed)
-    with progress.stage(f"race {_contestants(runnable, compile_peer=compile_peer)}"):
+            numerics = _verify(work, runnable[FUSED], work.name, seed, plan.unrounded)
+    with progress.stage(f"race {contestants(runnable, compile_peer=compile_peer)}"):
         raced = _race(work, runnable, compile_peer=compile_peer)
     if refusal:
         said = f"the captured program does not take its own example: {refusal}"
@@ -210,37 +216,13 @@ def fuse(
         numerics=(*plan.numerics, *numerics),
         benchmark=raced.benchmark,
         outcome=outcome,
+        precision=precision,
         fusable=fusable_time(work.profile, work.graph, kept, plan),
         stages=timed.rows,
     )
     returned.report, returned.plan = report, plan
     returned.packable = _packable(programs, outcome, unsound)
     return returned
-
-
-def _planned(
-    work: Work, program: ExportedProgram, most: int | None, seed: int, progress: Progress
-) -> tuple[FusionPlan, tuple[PassRecord, ...]]:
-    """The plan for `program`, which has the chosen kernels in it afterwards."""
-    kernels = (work.out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
-    passes = _fusion_passes(work, program, ("split_linear_bias", split_linear_bias))
-    plan = make_plan(
-        program,
-        work.device,
-        work.torch_device,
-        kernels,
-        max_fusions=most,
-        seed=seed,
-        progress=progress,
-    )
-    passes += _fusion_passes(
-        work,
-        program,
-        ("fuse", fuse_as_planned(plan)),
-        ("merge_linear_bias", merge_linear_bias),
-        ("reuse_buffers", reuse_buffers),
-    )
-    return plan, passes
 
 
 def _begin(
@@ -263,7 +245,9 @@ def _begin(
         with progress.stage("profile the eager model"):
             # A twin: a forward may count or keep something in attributes of the module.
             twin = twin_of(module)
-            profile = measure_profile(twin, args, dict(kwargs or {}), graph, torch_device)
+            profile = measure_profile(
+                twin, args, dict(kwargs or {}), graph, torch_device, removed=captured.removed
+            )
     with progress.stage("device figures"):
         figures = device_for(torch_device)
     return Work(
@@ -305,14 +289,6 @@ def _rewritten(work: Work) -> tuple[ExportedProgram, tuple[PassRecord, ...]]:
     return rewritten(work.captured.program, race_of, graphs, len(work.passes))
 
 
-def _fusion_passes(
-    work: Work, program: ExportedProgram, *passes: tuple[str, Pass]
-) -> tuple[PassRecord, ...]:
-    graphs = work.out / "graphs" if work.out else None
-    already = {"split_linear_bias": 0, "fuse": 1}[passes[0][0]]
-    return run_passes(program, passes, graphs, len(work.passes) + already)
-
-
 def _twin(work: Work) -> nn.Module:
     return twin_of(work.module)
 
@@ -350,7 +326,13 @@ def _checked(
     raise AssertionError("the original is always among the outcomes")
 
 
-def _verify(work: Work, module: FusedModule, subject: str, seed: int) -> tuple[NumericsRow, ...]:
+def _verify(
+    work: Work,
+    module: FusedModule,
+    subject: str,
+    seed: int,
+    unrounded: frozenset[str] = frozenset(),
+) -> tuple[NumericsRow, ...]:
     return verify_whole(
         module,
         _twin(work),
@@ -360,15 +342,8 @@ def _verify(work: Work, module: FusedModule, subject: str, seed: int) -> tuple[N
         subject,
         work.torch_device,
         seed,
+        unrounded,
     )
-
-
-def _contestants(ours: Mapping[str, FusedModule], *, compile_peer: bool) -> str:
-    """Who races, in words."""
-    words = {NORMALIZED: "the captured program", FUSED: "the fused model"}
-    peers = ["eager", *(["torch.compile"] if compile_peer else [])]
-    *others, last = [*peers, *(words[name] for name in ours)]
-    return f"{', '.join(others)} and {last}" if others else f"{last} alone"
 
 
 def _race(work: Work, ours: Mapping[str, FusedModule], *, compile_peer: bool) -> Race:

@@ -20,6 +20,7 @@ from planner.report.model import (
     ModelInfo,
     NumericsRow,
     Outcome,
+    Precision,
     ProfileInfo,
     Report,
     StageRow,
@@ -38,6 +39,7 @@ def report_of(
     numerics: tuple[NumericsRow, ...] = (),
     benchmark: Benchmark = _NO_RACE,
     outcome: Outcome | None = None,
+    precision: Precision = "exact",
     fusable: FusableTime | None = None,
     stages: tuple[StageRow, ...] = (),
 ) -> Report:
@@ -56,6 +58,7 @@ def report_of(
         numerics=numerics,
         benchmark=benchmark,
         outcome=outcome,
+        precision=precision,
         fusable=fusable,
         stages=stages,
     )

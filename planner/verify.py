@@ -2,7 +2,7 @@
 
 What is verified is what will run: on CPU the compiled region and the emitted Triton text in the
 interpreter (its float32 logic), on CUDA the kernel itself. The reference is the original
-operators in float64.
+operators in float64, less the casts that the kernel leaves out (`--precision high`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from fusion_kernels.tolerances import (
     check,
     check_ill_conditioned,
 )
+from planner.fusion.lookups import bound_of
 from planner.fusion.lowered import LoweredRegion
-from planner.fusion.reference import reference, sizes_with, takes_rows
+from planner.fusion.precision import without_casts
+from planner.fusion.reference import LONGEST_TABLE, reference, sizes_with, takes_rows
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import run_in_float64
 from planner.report.model import NumericsRow
@@ -36,6 +38,16 @@ Run = Callable[..., Any]
 
 _INTERPRETED_ROWS = 2
 _FAST_ELEMENTS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """The region's operators: `eager` as they are, `exact` to be run in float64 (or float32)
+    without the casts that the kernel leaves out.
+    """
+
+    eager: fx.GraphModule
+    exact: fx.GraphModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +82,13 @@ def verify_region(
     transposed, expanded and offset inputs at a few rows; normal values at the captured size, one
     row and no rows.
     """
-    modules: dict[int | None, fx.GraphModule] = {}
+    truths: dict[int | None, _Truth] = {}
     worst: dict[tuple[str, str], tuple[NumericsResult, str]] = {}
     for target in _targets(lowered, operator, device):
         for draw in _draws(lowered, target, seed):
-            if draw.leading not in modules:
-                modules[draw.leading] = reference(lowered, draw.leading)
-            module = modules[draw.leading]
-            for result in _judge(module, target, draw, lowered, seed):
+            if draw.leading not in truths:
+                truths[draw.leading] = _truth(lowered, draw.leading)
+            for result in _judge(truths[draw.leading], target, draw, lowered, seed):
                 key = (target.label, result.measure)
                 if key not in worst or _badness(result) > _badness(worst[key][0]):
                     worst[key] = (result, draw.label)
@@ -100,6 +111,12 @@ def numerics_row(subject: str, dtype: str, result: NumericsResult, case: str) ->
         measure=result.measure,
         case=case,
     )
+
+
+def _truth(lowered: LoweredRegion, leading: int | None) -> _Truth:
+    module = reference(lowered, leading)
+    names = {node.name for node in lowered.unrounded}
+    return _Truth(module, without_casts(module, names) if names else module)
 
 
 def _targets(lowered: LoweredRegion, operator: FusedOperator, device: str) -> list[_Target]:
@@ -181,36 +198,38 @@ def _specs(lowered: LoweredRegion, leading: int | None) -> list[InputSpec]:
     for node in lowered.inputs:
         own, dtype = sizes_with(lowered, node, leading), node.meta["val"].dtype
         fixed = node.op == "placeholder" and len(own) <= max(lowered.region.row_rank, 1)
-        specs.append(InputSpec(own, dtype, fixed=fixed))
+        bound = bound_of(node)
+        bound = None if bound is None else min(bound, LONGEST_TABLE)
+        specs.append(InputSpec(own, dtype, bound, fixed or node in lowered.tables))
     return specs
 
 
 def _judge(
-    module: fx.GraphModule, target: _Target, draw: _Draw, lowered: LoweredRegion, seed: int
+    truth: _Truth, target: _Target, draw: _Draw, lowered: LoweredRegion, seed: int
 ) -> list[NumericsResult]:
     results: list[NumericsResult] = []
-    outs, exact, eager = _three(module, target, draw.tensors)
+    outs, exact, eager = _three(truth, target, draw.tensors)
     for index, (out, ref, base) in enumerate(zip(outs, exact, eager, strict=True)):
         found = check(out, ref, eager=base)
         if not all(result.passed for result in found):
-            found = _ill_conditioned(module, target, lowered, draw, seed, index) or found
+            found = _ill_conditioned(truth, target, lowered, draw, seed, index) or found
         results += found
     return results
 
 
 def _three(
-    module: fx.GraphModule, target: _Target, tensors: tuple[Tensor, ...]
+    truth: _Truth, target: _Target, tensors: tuple[Tensor, ...]
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy's, on the infinities we feed it
         out = target.run(*tensors)
-        eager = module(*tensors)
-    exact = run_in_float64(module, tensors)
+        eager = truth.eager(*tensors)
+    exact = run_in_float64(truth.exact, tensors)
     return (out,) if isinstance(out, Tensor) else out, exact, eager
 
 
 def _ill_conditioned(
-    module: fx.GraphModule,
+    truth: _Truth,
     target: _Target,
     lowered: LoweredRegion,
     draw: _Draw,
@@ -230,12 +249,12 @@ def _ill_conditioned(
     dtype = getattr(torch, lowered.region.outputs[index].dtype)
     if not dtype.is_floating_point:
         return None
-    float32 = [_rounded_float32(module, tensors, index, dtype) for tensors in draws]
+    float32 = [_rounded_float32(truth.exact, tensors, index, dtype) for tensors in draws]
     # Asked before the kernel runs 16 times, which the interpreter takes seconds for.
-    references = [run_in_float64(module, tensors)[index] for tensors in draws]
+    references = [run_in_float64(truth.exact, tensors)[index] for tensors in draws]
     if all(r.passed for pair in zip(float32, references, strict=True) for r in check(*pair)):
         return None
-    triples = [_three(module, target, tensors) for tensors in draws]
+    triples = [_three(truth, target, tensors) for tensors in draws]
     outs, exact, eager = ([t[part][index] for t in triples] for part in range(3))
     conditioning, *judged = check_ill_conditioned(outs, exact, eager, float32=float32)
     return tuple(judged) if conditioning.passed and judged else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fusion_kernels.tolerances import MIN_DRAWS, ModelDraw, judge_draws, measure_draw
 from planner.draws import draw_like
+from planner.fusion.precision import without_casts
 from planner.fusion.subgraph import run_in_float64, widened
 from planner.profile.untouched import fresh_inputs, restored
 from planner.report.model import NumericsRow
@@ -30,9 +31,10 @@ def verify_whole(
     subject: str,
     device: str,
     seed: int,
+    unrounded: Collection[str] = (),
 ) -> tuple[NumericsRow, ...]:
     """The fused module, the eager one and in float64 `program`, the captured one before any
-    fusion, on 16 draws.
+    fusion and less the casts named in `unrounded`, on 16 draws.
 
     Every draw starts from the buffers and the random state that `eager` has now; both modules are
     left with them. Outputs that are no tensors are not compared.
@@ -40,12 +42,14 @@ def verify_whole(
     draws = [draw_like(args, kwargs, seed + 1000 + n) for n in range(MIN_DRAWS)]
     # Once for all draws: a functional program writes to none of them.
     lifted = [widened(tensor) for tensor in _lifted(program, eager)]
+    captured = program.graph_module
+    truth = without_casts(captured, unrounded) if unrounded else captured
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
 
     def exact(draw: Any) -> list[Tensor]:
         # Random operators must draw what they drew in the two modules, which start from here.
         with restored(eager, device):
-            values = run_in_float64(program.graph_module, [*lifted, *pytree.tree_leaves(draw)])
+            values = run_in_float64(truth, [*lifted, *pytree.tree_leaves(draw)])
         pairs = zip(values, kinds, strict=True)
         return _tensors([value for value, kind in pairs if kind is OutputKind.USER_OUTPUT])
 

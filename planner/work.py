@@ -18,12 +18,15 @@ from planner.report.model import PassRecord
 
 @dataclass(frozen=True, slots=True)
 class CapturedModel:
-    """A captured and normalized model: `program` to transform, `graph` to read."""
+    """A captured and normalized model: `program` to transform, `graph` to read. `removed` holds
+    the operators that normalizing took out.
+    """
 
     program: ExportedProgram
     graph: OpGraph
     passes: tuple[PassRecord, ...]
     source: Captured
+    removed: OpGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,23 @@
-"""What tests of several folders share: the option of golden tests, a stand-in for the compiler."""
+"""What tests of several folders share: the option of golden tests, a stand-in for the compiler,
+results of long tests.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "tests" / "results"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,3 +66,63 @@ def _by_operation(region: Any, reuse: int | None = None) -> Any:
         return results if reuse is None else (tensors[reuse].copy_(results[0]),)
 
     return CpuRegion(run, "not compiled in this test")
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a long test found so far: one record a key, in a JSON file that is committed.
+
+    A record counts as long as `made_with` (versions, digest of the sources) is what it was made
+    with; the first record of another state starts the file anew. Processes may write at once.
+    """
+
+    path: Path
+    made_with: dict[str, str]
+
+    def record(self, key: str) -> dict[str, Any] | None:
+        """The record of this state without failures; what failed is to be run again."""
+        found: dict[str, Any] | None = self._read().get(key)
+        return None if found is None or found["failures"] else found
+
+    def add(self, key: str, record: dict[str, Any]) -> None:
+        """Keep a record, whose "failures" is a list of texts."""
+        self.path.parent.mkdir(exist_ok=True)
+        with (self.path.parent / f".{self.path.stem}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            records = {**self._read(), key: record}
+            lines = ",\n".join(
+                f"  {json.dumps(name)}: {json.dumps(records[name])}" for name in sorted(records)
+            )
+            head = f'{{"made_with": {json.dumps(self.made_with)},\n "records": {{'
+            partial = self.path.with_suffix(".partial")
+            partial.write_text(f"{head}\n{lines}\n}}}}\n", encoding="utf-8")
+            os.replace(partial, self.path)
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        kept = json.loads(self.path.read_text(encoding="utf-8"))
+        records: dict[str, Any] = kept["records"] if kept["made_with"] == self.made_with else {}
+        return records
+
+
+@pytest.fixture(scope="session")
+def ledger() -> Callable[..., Ledger]:
+    """The ledger of a name; further keywords tell what else its records were made with."""
+
+    def open_ledger(name: str, **made_with: str) -> Ledger:
+        import torch
+
+        state = {"torch": torch.__version__, "sources": _sources_digest(), **made_with}
+        return Ledger(RESULTS / f"{name}.json", state)
+
+    return open_ledger
+
+
+def _sources_digest() -> str:
+    """Of everything that decides what a region computes."""
+    digest = hashlib.sha256()
+    for folder in ("fusion_kernels", "planner/fusion"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

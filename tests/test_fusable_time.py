@@ -80,20 +80,27 @@ PROGRAM = graph(
 TIMES = {"linear": 100.0, "add": 8.0, "gelu": 6.0, "cast": 4.0, "view": 0.0}
 
 
-def profile(unlinked: dict[str, float] | None = None) -> Profile:
+def profile(unlinked: dict[str, float], removed: dict[str, float]) -> Profile:
     """The two additions are one row of 8 us."""
     rows = []
     for name, us in TIMES.items():
         names = ("add", "add_1") if name == "add" else (name,)
         rows.append(ProfileRow(OpKey(name, (), ()), names, len(names), Timing((us, us))))
-    apart = tuple(UnlinkedRow(name, Timing((us,))) for name, us in (unlinked or {}).items())
-    return Profile("cuda:0", 2, _ONE, _ONE, tuple(rows), apart, (), ())
+    apart, lost = (
+        tuple(UnlinkedRow(name, Timing((us,))) for name, us in found.items())
+        for found in (unlinked, removed)
+    )
+    return Profile("cuda:0", 2, _ONE, _ONE, tuple(rows), apart, (), (), removed=lost)
 
 
-def found(plan: Plan, rewritten: OpGraph | None = PROGRAM, **unlinked: float) -> FusableTime:
+def found(
+    plan: Plan,
+    rewritten: OpGraph | None = PROGRAM,
+    unlinked: dict[str, float] | None = None,
+    removed: dict[str, float] | None = None,
+) -> FusableTime:
     made: Any = plan
-    names = {name.replace("__", "::"): us for name, us in unlinked.items()}
-    result = fusable_time(profile(names), PROGRAM, rewritten, made)
+    result = fusable_time(profile(unlinked or {}, removed or {}), PROGRAM, rewritten, made)
     assert result is not None
     return result
 
@@ -154,13 +161,26 @@ def test_the_original_covers_nothing_whatever_was_rewritten() -> None:
 
 
 def test_work_without_a_node_is_in_the_total_and_never_covered() -> None:
-    result = found(Plan((place("add", "add_1", "gelu", "cast"),)), aten__copy_=2.0)
+    result = found(Plan((place("add", "add_1", "gelu", "cast"),)), unlinked={"aten::copy_": 2.0})
     assert (result.total_us, result.unlinked_us) == (20.0, 2.0)
     assert result.covered == pytest.approx(0.9)
 
 
+def test_work_that_the_capture_folded_is_rewritten_unless_the_original_runs() -> None:
+    apart = {"aten::arange": 3.0, "aten::copy_": 2.0}
+    result = found(Plan(), unlinked=apart, removed={"aten.arange": 3.0})
+    assert (result.rewritten_us, result.unlinked_us, result.total_us) == (3.0, 2.0, 23.0)
+    result = found(Plan(), None, apart, {"aten.arange": 3.0})
+    assert (result.rewritten_us, result.unlinked_us) == (0.0, 5.0)
+
+
+def test_a_product_that_was_folded_is_no_part_of_the_total() -> None:
+    result = found(Plan(), unlinked={"aten::mm": 9.0}, removed={"aten.mm": 9.0})
+    assert (result.rewritten_us, result.total_us) == (0.0, 18.0)
+
+
 def test_a_product_without_a_node_is_no_part_of_the_total() -> None:
-    result = found(Plan(), aten__mm=50.0)
+    result = found(Plan(), unlinked={"aten::mm": 50.0})
     assert (result.products_us, result.total_us, result.unlinked_us) == (150.0, 18.0, 0.0)
 
 

@@ -21,11 +21,13 @@ from torch.nn.functional import gelu
 
 import planner
 from planner import pipeline, rewriting
+from planner import planning as planning_of_programs
 from planner.bench import Race
 from planner.environment import environment
 from planner.facts import facts_folder
 from planner.fusion import plan as planning
 from planner.fusion.module import FusedModule
+from planner.fusion.precision import UnknownPrecision
 from planner.graph.errors import TrainingMode
 from planner.placement import WrongDevice, is_on
 from planner.report.io import to_json
@@ -338,7 +340,7 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every kernel is right, but the rewritten program drops the last norm's weight."""
-    rewriter = pipeline.fuse_as_planned
+    rewriter = planning_of_programs.fuse_as_planned
 
     def broken(plan: Any) -> Any:
         right = rewriter(plan)
@@ -355,7 +357,7 @@ def test_a_bug_between_the_kernels_is_caught_in_the_whole(
 
         return change
 
-    monkeypatch.setattr(pipeline, "fuse_as_planned", broken)
+    monkeypatch.setattr(planning_of_programs, "fuse_as_planned", broken)
     fused = _fuse(_block(), _x())
     assert not fused.fused
     assert {row.measure for row in _failed(fused.report)} == {"norm", "difference"}
@@ -428,7 +430,7 @@ def test_a_model_where_everything_is_refused_says_why() -> None:
     assert not fused.fused
     assert fused.report.fusions == ()
     reasons = [row.reason for row in fused.report.rejections]
-    assert sum("float64 tensors have no kernel expression" in reason for reason in reasons) >= 2
+    assert set(reasons) == {"float64 tensors are left to eager: kernels compute in float32"}
     assert {row.rule for row in fused.report.rejections} >= {"gelu_residual", "add_layer_norm"}
 
 
@@ -600,11 +602,113 @@ def test_an_example_in_another_layout_is_verified_fused(layout: str) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_a_program_that_refuses_its_own_example_is_not_used() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        fused = _fuse(Applied(lambda m, x: gelu(x + m.bias) * 2).eval(), _x())
+    def forward(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        x.add_(0.0)
+        return gelu(y + m.bias) * 2
+
+    x = _x()
+    fused = _fuse(Applied(forward).eval(), x, x)
     assert not fused.fused
     assert fused.report.outcome is not None
-    assert "does not take its own example: autocast is on" in fused.report.outcome.reason
+    assert "does not take its own example: inputs share" in fused.report.outcome.reason
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_model_under_autocast_is_verified_and_fused_for_it() -> None:
+    model, x = _block(), _x()
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = _fuse(model, x)
+        assert fused.fused
+        assert _failed(fused.report) == []
+        out, expected = fused(x), model(x)
+        assert fused.fallbacks == 0
+    assert out.dtype is expected.dtype
+    whole = [row for row in fused.report.numerics if row.subject == "Block"]
+    assert min(row.eager_error or 0.0 for row in whole) > 1e-4  # eager ran in 16 bits
+    with pytest.warns(UserWarning, match="autocast is off, the program was captured under"):
+        assert torch.equal(fused(x), model(x))
+
+
+# --- precision -------------------------------------------------------------------------------
+
+
+class Rounding(nn.Module):
+    """Rounds to bfloat16 between two chains in float32, as a norm of a 16-bit model does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded = (gelu(self.fc(x)) * x).to(torch.bfloat16)
+        return torch.tanh(rounded.float() + x)
+
+
+@pytest.mark.usefixtures("machine")
+def test_high_precision_leaves_casts_out_of_kernel_and_reference() -> None:
+    torch.manual_seed(0)
+    model, x = Rounding().eval(), _x()
+    runs = {name: _fuse(model, x, precision=name) for name in ("exact", "high")}
+    truth = model.double()
+    exact = torch.tanh(gelu(truth.fc(x.double())) * x.double() + x.double())
+    errors = {
+        name: torch.linalg.vector_norm(fused(x).double() - exact) for name, fused in runs.items()
+    }
+    for name, fused in runs.items():
+        assert fused.fused
+        assert fused.report.precision == name
+        assert _failed(fused.report) == []
+        assert ("to_copy" in str(fused.plan.chosen[0].candidate.lowered.region)) == (
+            name == "exact"
+        )
+    assert errors["high"] < 1e-5 < 1e-3 < errors["exact"]
+    (row,) = runs["high"].report.fusions
+    assert set(row.unrounded) < set(row.nodes)
+    assert len(row.unrounded) == 1
+    assert all(not row.unrounded for row in runs["exact"].report.fusions)
+
+
+def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownPrecision, match="exact or high"):
+        _fuse(_block(), _x(), precision="low")
+
+
+# --- 8-bit storage ---------------------------------------------------------------------------
+
+
+class Quantized(nn.Module):
+    """A weight stored in 8 bits with a scale a row, an 8-bit input, and an 8-bit result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randn(16, 24)
+        self.register_buffer("scale", weight.abs().amax(1, keepdim=True) / 448)
+        self.register_buffer("codes", (weight / self.scale).to(torch.float8_e4m3fn))
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        weight = self.codes.to(torch.float32) * self.scale
+        h = nn.functional.linear(x, weight) + residual.to(torch.float32)
+        scale = h.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 448
+        return (h / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.usefixtures("machine")
+def test_8_bit_storage_is_read_and_written_by_kernels() -> None:
+    torch.manual_seed(0)
+    model, x = Quantized().eval(), _x()
+    residual = torch.randn(5, 16).to(torch.float8_e5m2)
+    fused = _fuse(model, x, residual)
+    assert fused.fused
+    assert _failed(fused.report) == []
+    assert "float8_e4m3fn" in {row.dtype for row in fused.report.numerics}
+    nodes = [row.nodes for row in fused.report.fusions]
+    assert [len(names) for names in nodes] == [2, 9]
+    codes, scale = fused(x, residual)
+    expected, expected_scale = model(x, residual)
+    assert codes.dtype is torch.float8_e4m3fn
+    torch.testing.assert_close(scale, expected_scale)
+    apart = codes.view(torch.uint8).int() - expected.view(torch.uint8).int()
+    assert apart.abs().max() <= 1
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.expressions import call
 from fusion_kernels.emit.layout import Layout, Walk, output_names
 from fusion_kernels.emit.wrap import assigned, bracketed, fits, summed
-from fusion_kernels.ir import FLOATING, Input, Output, Region, Window
+from fusion_kernels.ir import FLOATING, Input, Output, Region, Statement, Window
 
 _LONGEST_OFFSET = 60
 
@@ -55,12 +55,13 @@ def size_names(frame: Frame) -> tuple[str, ...]:
 
 
 def stride_names(region: Region, layout: Layout) -> tuple[str, ...]:
-    operands = (*(item.name for item in region.inputs), *output_names(region))
-    return tuple(
-        f"{name}_stride_{axis}"
-        for name in operands
-        for axis in strided_axes(layout.walks[name], len(layout.axes))
-    )
+    names: list[str] = []
+    tables = [item.name for item in region.inputs if item.table]
+    for name in (*(item.name for item in region.inputs), *output_names(region)):
+        axes = strided_axes(layout.walks[name], len(layout.axes))
+        names += [f"{name}_stride_{axis}" for axis in axes]
+        names += [f"{name}_stride_table", f"{name}_size_table"] if name in tables else []
+    return tuple(names)
 
 
 def strided_axes(walk: Walk, axes: int) -> tuple[int, ...]:
@@ -93,6 +94,29 @@ def load(
         return [*lines, *assigned(item.name, widened, indent)]
     widen = f"{indent}{item.name} = {item.name}.to(tl.float32)"
     return [*lines, *assigned(item.name, loaded, indent), widen]
+
+
+def looked_up(
+    item: Statement, region: Region, layout: Layout, frame: Frame, indent: str = "    "
+) -> list[str]:
+    """A table's value at a position that an input holds, NaN or 0 outside of it."""
+    name, index = map(str, item.args)
+    table = next(found for found in region.inputs if found.name == name)
+    walks, split = [layout.walks[name], layout.walks[index]], len(frame.outer)
+    along_rows = any(walk.full or any(walk.steps[:split]) for walk in walks)
+    along_cols = any(walk.full or any(walk.steps[split:]) for walk in walks)
+    terms = [f"{name}_ptr", *_offset(name, layout, frame)]
+    terms.append(f"{index}.to(tl.int64) * {name}_stride_table")
+    lines = summed(f"{item.name}_pointers", terms, indent)
+    mask = _mask_of(along_rows, along_cols, frame)
+    inside = f"({index} >= 0) & ({index} < {name}_size_table)"
+    other = 'float("nan")' if table.dtype in FLOATING else "0"
+    masked = (f"mask={mask} & {inside}" if mask else f"mask={inside}", f"other={other}")
+    loaded = call("tl.load", f"{item.name}_pointers", *masked)
+    lines += assigned(item.name, loaded, indent)
+    if table.dtype in FLOATING:
+        lines.append(f"{indent}{item.name} = {item.name}.to(tl.float32)")
+    return lines
 
 
 def moves_along_row(name: str, layout: Layout) -> bool:
@@ -252,11 +276,12 @@ def _mask(walk: Walk, frame: Frame) -> str:
     """
     if walk.full:
         return "mask"
-    if frame.flat:
-        return "mask" if walk.steps[0] else ""
     split = len(frame.outer)
-    along_rows, along_cols = any(walk.steps[:split]), any(walk.steps[split:])
-    if not frame.tall:
+    return _mask_of(any(walk.steps[:split]), any(walk.steps[split:]), frame)
+
+
+def _mask_of(along_rows: bool, along_cols: bool, frame: Frame) -> str:
+    if not frame.tall or frame.flat:
         return "mask" if along_cols else ""
     return {
         (True, True): "mask",

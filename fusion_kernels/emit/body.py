@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 from fusion_kernels.emit.expressions import (
     PRODUCT,
@@ -16,24 +16,30 @@ from fusion_kernels.emit.wrap import assigned, fits, summed
 from fusion_kernels.ir import INTEGER_LIMITS, ROW_OPS, Operand, Statement
 
 _LONGEST_INLINED = 60
+_OWN_LINES = (*ROW_OPS, "gather")
+"""Operations that are lines of their own and read names."""
 _REDUCERS = {"row_sum": "tl.sum", "row_prod": "tl.reduce", "row_max": "tl.max", "row_min": "tl.min"}
 
 
 def body_lines(
-    statements: Sequence[Statement], kept: Set[str], tall: bool = False, indent: str = "    "
+    statements: Sequence[Statement],
+    kept: Set[str],
+    looked_up: Callable[[Statement, str], list[str]],
+    tall: bool = False,
+    indent: str = "    ",
 ) -> list[str]:
     """What one statement alone reads is written into it, as long as the line stays whole; values
     in `kept` are read by others.
 
-    `tall` tells that a program holds several rows: values are `[ROWS, BLOCK_SIZE]`, else
-    `[BLOCK_SIZE]`.
+    `looked_up` writes the lines of a lookup at an indent. `tall` tells that a program holds
+    several rows: values are `[ROWS, BLOCK_SIZE]`, else `[BLOCK_SIZE]`.
     """
     lines: list[str] = []
     origin = None
     inlined: dict[str, Text] = {}
     once = _read_once(statements, kept)
     for item in statements:
-        if item.op not in ROW_OPS and item.name in once:
+        if item.op not in _OWN_LINES and item.name in once:
             text = triton_text(item, inlined)
             if len(text.text) <= _LONGEST_INLINED:
                 inlined[item.name] = text
@@ -41,7 +47,9 @@ def body_lines(
         if item.origin != origin:
             origin = item.origin
             lines.append(f"{indent}# {origin}")
-        if item.op in ROW_OPS:
+        if item.op == "gather":
+            lines += looked_up(item, indent)
+        elif item.op in ROW_OPS:
             lines += _row_operation(item, tall)
         else:
             lines += _pointwise(item, inlined, indent)
@@ -56,12 +64,12 @@ def accumulator(item: Statement) -> Text:
 
 def accumulated(item: Statement, total: str) -> Text:
     """The accumulator with one more block."""
-    value = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype)).text
-    if item.op in ("row_sum", "row_mean"):
-        return Text(f"{total} + {value}", QUOTIENT - 1)
-    if item.op == "row_prod":
-        return Text(f"{total} * {value}", QUOTIENT)
-    return call("tl.maximum" if item.op == "row_max" else "tl.minimum", total, value)
+    value = call("tl.where", "mask", str(item.args[0]), _neutral(item.op, item.dtype))
+    sign = {"row_sum": "+", "row_mean": "+", "row_prod": "*"}.get(item.op)
+    if sign is None:
+        return call("tl.maximum" if item.op == "row_max" else "tl.minimum", total, value.text)
+    level = QUOTIENT if sign == "*" else QUOTIENT - 1
+    return Text(f"{total} {sign} {value.text}", level, f"{total} {sign} {value.head}", value.items)
 
 
 def concluded(item: Statement, total: str) -> Text:
@@ -86,7 +94,7 @@ def _read_once(statements: Sequence[Statement], kept: Set[str]) -> set[str]:
     """Pointwise values that exactly one pointwise statement of the same graph node reads, once."""
     readers: dict[str, list[str]] = {}
     for item in statements:
-        origin = "" if item.op in ROW_OPS else item.origin
+        origin = "" if item.op in _OWN_LINES else item.origin
         for arg in item.args:
             if isinstance(arg, str):
                 readers.setdefault(arg, []).append(origin)

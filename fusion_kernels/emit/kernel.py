@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from fusion_kernels.emit.addressing import (
@@ -12,6 +12,7 @@ from fusion_kernels.emit.addressing import (
     frame_of,
     index_lines,
     load,
+    looked_up,
     moves_along_row,
     size_names,
     store,
@@ -66,10 +67,11 @@ def _in_one_block(region: Region, layout: Layout, frame: Frame) -> list[str]:
     """Everything is read once, computed and stored."""
     kept = {output.value for output in region.outputs}
     read = _read(region)
-    loaded = [item for item in region.inputs if item.name in read]
+    loaded = [item for item in region.inputs if item.name in read and not item.table]
+    find = _lookups(region, layout, frame)
     return [
         *_followed_by_blank([x for item in loaded for x in load(item, region, layout, frame)]),
-        *_followed_by_blank(body_lines(region.body, kept, frame.tall)),
+        *_followed_by_blank(body_lines(region.body, kept, find, frame.tall)),
         *_stores(region, layout, frame, whole=True),
         *_stores(region, layout, frame, whole=False),
     ]
@@ -83,9 +85,10 @@ def _looped(region: Region, layout: Layout, frame: Frame) -> list[str]:
     passes = passes_over(region, [item.name for item in rows])
     kept = {item.name for item in region.body}
     read = _read(region)
-    loaded = [item for item in rows if item.name in read]
+    loaded = [item for item in rows if item.name in read and not item.table]
+    find = _lookups(region, layout, frame)
     lines = [line for item in loaded for line in load(item, region, layout, frame)]
-    lines += body_lines(passes.before, kept)
+    lines += body_lines(passes.before, kept, find)
     for reducing in passes.reducing:
         lines += _followed_by_blank(_reducing_pass(reducing, region, layout, frame))
     stores = _stores(region, layout, frame, whole=True, indent=_BLOCK)
@@ -108,7 +111,8 @@ def _reducing_pass(reducing: Pass, region: Region, layout: Layout, frame: Frame)
         lines += assigned(total, accumulated(item, total), _BLOCK)
     for item in reducing.reductions:
         lines += assigned(item.name, concluded(item, totals[item.name]))
-    return [*lines, *body_lines(reducing.after, {item.name for item in reducing.after})]
+    after = {item.name for item in reducing.after}
+    return [*lines, *body_lines(reducing.after, after, _lookups(region, layout, frame))]
 
 
 def _block(
@@ -116,12 +120,16 @@ def _block(
 ) -> list[str]:
     """The head of a loop over the row, what it reads, and the statements."""
     read = wanted | {str(arg) for item in statements for arg in item.args}
-    along = [i for i in region.inputs if i.name in read and moves_along_row(i.name, layout)]
+    along = [
+        item
+        for item in region.inputs
+        if item.name in read and not item.table and moves_along_row(item.name, layout)
+    ]
     return [
         "    for start in range(0, n_cols, BLOCK_SIZE):",
         *(f"{_BLOCK}{line}" for line in block_lines(frame, region, layout)),
         *(line for item in along for line in load(item, region, layout, frame, _BLOCK)),
-        *body_lines(statements, wanted, indent=_BLOCK),
+        *body_lines(statements, wanted, _lookups(region, layout, frame), indent=_BLOCK),
     ]
 
 
@@ -135,6 +143,10 @@ def _stores(
         if (output.shape == region.shape) is whole
         for line in store(name, output, region, layout, frame, indent)
     ]
+
+
+def _lookups(region: Region, layout: Layout, frame: Frame) -> Callable[[Statement, str], list[str]]:
+    return lambda item, indent: looked_up(item, region, layout, frame, indent)
 
 
 def _read(region: Region) -> set[Operand]:

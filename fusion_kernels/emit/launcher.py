@@ -4,13 +4,15 @@ launches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fusion_kernels.emit.addressing import strided_axes
 from fusion_kernels.emit.config import KernelConfig
 from fusion_kernels.emit.expressions import call
 from fusion_kernels.emit.kernel import KernelText
 from fusion_kernels.emit.layout import Layout, output_names
 from fusion_kernels.emit.wrap import WIDTH, assigned, bracketed
-from fusion_kernels.ir import Input, Output, Region, memory_order
+from fusion_kernels.ir import FLOAT8, Input, Output, Region, memory_order
 
 
 def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: KernelText) -> str:
@@ -19,7 +21,8 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
     """
     names = [item.name for item in region.inputs]
     returns = _return_type(len(region.outputs))
-    arguments = [*names, *kernel.output_names, *kernel.sizes, *_strides(region, layout)]
+    operands = [*_operands(names, region.inputs), *_operands(kernel.output_names, region.outputs)]
+    arguments = [*operands, *kernel.sizes, *_strides(region, layout)]
     arguments += [f"{name}={name}" for name in config.constexprs()]
     inner = "n_elements" if kernel.sizes == ("n_elements",) else "n_cols"
     arguments += [f"GROUP=math.gcd({inner}, 16)", "num_warps=NUM_WARPS"]
@@ -39,6 +42,12 @@ def launcher_text(region: Region, layout: Layout, config: KernelConfig, kernel: 
     return "\n".join(lines) + "\n"
 
 
+def _operands(names: Sequence[str], tensors: Sequence[Input | Output]) -> list[str]:
+    """What the kernel is given; of an 8-bit floating tensor its codes."""
+    pairs = zip(names, tensors, strict=True)
+    return [f"{n}.view(torch.uint8)" if item.dtype in FLOAT8 else n for n, item in pairs]
+
+
 def _return_type(count: int) -> str:
     if count == 1:
         return "torch.Tensor"
@@ -56,7 +65,8 @@ def _prepare(region: Region, layout: Layout) -> list[str]:
         if layout.permuted:
             if item.rank < rank:
                 lines.append(f"    {name} = {name}[{', '.join(['None'] * (rank - item.rank))}]")
-            text += f".permute{layout.order}"
+            order = (*layout.order, rank) if item.table else layout.order
+            text += f".permute{order}"
         if layout.walks[name].dense:
             text += ".contiguous()"
         if text != name:
@@ -65,14 +75,15 @@ def _prepare(region: Region, layout: Layout) -> list[str]:
 
 
 def _shape(region: Region, layout: Layout) -> list[str]:
-    """That of an operand with all dimensions, else the broadcast one."""
+    """That of an operand with all dimensions, else the broadcast one, of the region's rank."""
     for item in region.inputs:
         whole = layout.permuted or item.rank == len(region.shape)
         if layout.walks[item.name].full and whole:
             return [f"    shape = {item.name}.shape"]
     shapes = [_shape_of(item, region, layout) for item in region.inputs]
     alone = [all(item.shape[d] == 1 for item in region.inputs) for d in range(len(region.shape))]
-    if any(alone[d] for d in region.cut):
+    short = not layout.permuted and all(item.rank < len(alone) for item in region.inputs)
+    if short or any(alone[d] for d in region.cut):
         sizes = [region.shape[d] if d in region.cut and alone[d] else 1 for d in layout.order]
         shapes.append(f"({', '.join(map(str, sizes))})")
     return assigned("shape", call("torch.broadcast_shapes", *shapes))
@@ -80,6 +91,8 @@ def _shape(region: Region, layout: Layout) -> list[str]:
 
 def _shape_of(item: Input, region: Region, layout: Layout) -> str:
     """An operand's shape; a piece is as long as the region is captured where it is cut."""
+    if item.table:
+        return f"{item.name}.shape[:-1]"
     if item.window is None or item.shape[item.window.dim] == 1:
         return f"{item.name}.shape"
     rank = len(layout.order)
@@ -161,9 +174,12 @@ def _strides(region: Region, layout: Layout) -> list[str]:
     operands: dict[str, Input | Output] = {item.name: item for item in region.inputs}
     operands |= dict(zip(output_names(region), region.outputs, strict=True))
     for name, item in operands.items():
+        is_table = isinstance(item, Input) and item.table
         for axis in strided_axes(layout.walks[name], len(layout.axes)):
             moving = [d for d in layout.axes[axis].dims if item.shape[layout.order[d]] != 1]
-            texts.append(f"{name}.stride({moving[-1] - rank})")
+            texts.append(f"{name}.stride({moving[-1] - rank - is_table})")
+        if is_table:
+            texts += [f"{name}.stride(-1)", f"{name}.shape[-1]"]
     return texts
 
 

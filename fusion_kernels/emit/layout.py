@@ -93,10 +93,18 @@ def layout_of(region: Region) -> Layout:
 
 
 def output_names(region: Region) -> tuple[str, ...]:
-    """Names of the outputs: `out`, or `out_` and the value's name when there are several."""
+    """Names of the outputs: `out`, or `out_` and the value's name when there are several. A value
+    that is stored twice has two names.
+    """
     if len(region.outputs) == 1:
         return ("out",)
-    return tuple(f"out_{output.value}" for output in region.outputs)
+    names: list[str] = []
+    for output in region.outputs:
+        name = f"out_{output.value}"
+        while name in names:
+            name += "_again"
+        names.append(name)
+    return tuple(names)
 
 
 def _memory_order(region: Region) -> tuple[int, ...]:
@@ -121,7 +129,7 @@ def _require_dense(output: Output) -> None:
 
 def _is_dense(item: Input | Output, order: tuple[int, ...]) -> bool:
     """Contiguous over the dimensions it has, in memory order, and all over the region."""
-    if isinstance(item, Input) and item.window is not None:
+    if isinstance(item, Input) and (item.window is not None or item.table):
         return False
     expected = 1
     for d in reversed(order):

@@ -13,7 +13,7 @@ from fusion_kernels.emit.kernel import KernelText, kernel_text
 from fusion_kernels.emit.launcher import launcher_text
 from fusion_kernels.emit.layout import Layout, layout_of
 from fusion_kernels.emit.wrap import WIDTH
-from fusion_kernels.ir import SHORT_DTYPE, Region
+from fusion_kernels.ir import FLOAT8, SHORT_DTYPE, Region
 
 _COLUMN = 11
 _IMPORTS = "import math\n\nimport torch\nimport triton\nimport triton.language as tl\n"
@@ -150,7 +150,7 @@ def _constants(config: KernelConfig) -> str:
 def _parameters(region: Region, kernel: KernelText) -> dict[str, str]:
     pointer = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
     pointer |= {"int32": "*i32", "int64": "*i64", "bool": "*i1"}
-    pointer |= {"uint8": "*u8", "int8": "*i8", "int16": "*i16"}
+    pointer |= {"uint8": "*u8", "int8": "*i8", "int16": "*i16"} | dict.fromkeys(FLOAT8, "*u8")
     types = {f"{item.name}_ptr": pointer[item.dtype] for item in region.inputs}
     for name, output in zip(kernel.output_names, region.outputs, strict=True):
         types[f"{name}_ptr"] = pointer[output.dtype]

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from fusion_kernels.functions.bessel import BESSEL
 from fusion_kernels.functions.elementary import ELEMENTARY
+from fusion_kernels.functions.float8 import FLOAT8
 from fusion_kernels.functions.function import Function
 from fusion_kernels.functions.gamma import GAMMA
 from fusion_kernels.functions.orthogonal import ORTHOGONAL
 from fusion_kernels.functions.power import POWERS
 
 FUNCTIONS: dict[str, Function] = {
-    item.name: item for item in (*ELEMENTARY, *POWERS, *GAMMA, *BESSEL, *ORTHOGONAL)
+    item.name: item for item in (*ELEMENTARY, *POWERS, *GAMMA, *BESSEL, *ORTHOGONAL, *FLOAT8)
 }
 FUNCTION_NAMES = tuple(FUNCTIONS)
 

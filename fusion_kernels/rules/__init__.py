@@ -8,8 +8,11 @@ from fusion_kernels.rules import (
     dynamic_tanh,
     gated_activation,
     gelu_residual,
+    group_norm_activation,
+    l2_norm,
     masked_softmax,
     modulated_norm,
+    permuted_layer_norm,
     relu_squared,
     rms_norm,
     rope,
@@ -20,8 +23,11 @@ from fusion_kernels.rules import (
 
 RULES: tuple[FusionRule, ...] = (
     modulated_norm.RULE,
+    permuted_layer_norm.RULE,
+    group_norm_activation.RULE,
     add_layer_norm.RULE,
     rms_norm.RULE,
+    l2_norm.RULE,
     gelu_residual.RULE,
     relu_squared.RULE,
     gated_activation.RULE,

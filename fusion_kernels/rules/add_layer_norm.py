@@ -1,4 +1,6 @@
-"""LayerNorm(x [+ bias] [+ residual]), at least one of the two additions."""
+"""LayerNorm(x [+ bias] [+ residual]), at least one of the two additions, and LayerNorm of a
+residual and a layer-scaled x.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,12 @@ def _bias_add_layer_norm(
     return layer_norm((x + bias) + residual, norm_weight.shape, norm_weight, norm_bias, eps)
 
 
+def _layer_scale_add_layer_norm(
+    x: Any, scale: Any, residual: Any, norm_weight: Any, norm_bias: Any, eps: float
+) -> Any:
+    return layer_norm(residual + scale * x, norm_weight.shape, norm_weight, norm_bias, eps)
+
+
 def _add_layer_norm(x: Any, residual: Any, norm_weight: Any, norm_bias: Any, eps: float) -> Any:
     return layer_norm(x + residual, norm_weight.shape, norm_weight, norm_bias, eps)
 
@@ -34,8 +42,9 @@ def _check(match: Match) -> str | None:
     x, residual = match.shape("x"), match.shape("residual")
     if target not in (x, residual):
         return f"x of shape {x} and the residual of shape {residual} are both broadcast to {target}"
-    if "bias" in match.bindings and match.shape("bias") != target[-1:]:
-        return f"the bias of shape {match.shape('bias')} is not one value a column"
+    for name in ("bias", "scale"):
+        if name in match.bindings and match.shape(name) != target[-1:]:
+            return f"the {name} of shape {match.shape(name)} is not one value a column"
     return None
 
 
@@ -46,6 +55,12 @@ RULE = FusionRule(
             "bias_add_layer_norm",
             _bias_add_layer_norm,
             {"x": _TENSOR, "bias": _VECTOR, "residual": _TENSOR, **_NORM},
+            _OPTIONAL,
+        ),
+        Variant(
+            "layer_scale_add_layer_norm",
+            _layer_scale_add_layer_norm,
+            {"x": _TENSOR, "scale": _VECTOR, "residual": _TENSOR, **_NORM},
             _OPTIONAL,
         ),
         Variant(

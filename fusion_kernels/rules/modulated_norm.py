@@ -1,14 +1,16 @@
-"""LayerNorm(x) * (1 + scale) + shift with a scale and a shift made from a condition (AdaLN, DiT),
-also of a sum, or of a gated one: x + residual, residual + gate * x.
+"""norm(x) * (1 + scale) + shift with a scale and a shift made from a condition (AdaLN, DiT): a
+LayerNorm, also of a sum or of a gated one (x + residual, residual + gate * x), or an RMSNorm.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.nn.functional import layer_norm
 
-from fusion_kernels.rule import FusionRule, Match, Variant, broadcasts_into
+from fusion_kernels.rule import FusionRule, Match, Variant, broadcasts_into, not_over_the_last
+from fusion_kernels.rules.written import rms_normed
 
 _TENSOR, _CONDITION, _VECTOR, _EPS = (4, 8), (4, 1, 8), (8,), 1.2345678e-5
 
@@ -34,7 +36,19 @@ def _gated_add_modulated(
     return _modulated(residual + gate * x, scale, shift, eps)
 
 
+def _modulated_rms(x: Any, scale: Any, shift: Any, eps: float) -> Any:
+    return rms_normed(x, eps) * (1.0 + scale) + shift
+
+
+def _modulated_weighted_rms(x: Any, scale: Any, shift: Any, weight: Any, eps: float) -> Any:
+    return rms_normed(x, eps) * weight * (1.0 + scale) + shift
+
+
 def _check(match: Match) -> str | None:
+    if any(node.target == torch.ops.aten.mean.dim for node in match.nodes):
+        reason = not_over_the_last(match, torch.ops.aten.mean.dim)
+        if reason:
+            return reason
     target = tuple(match.root.meta["val"].shape)
     if match.shape("x") != target:
         return f"x of shape {match.shape('x')} is broadcast to {target}"
@@ -67,6 +81,12 @@ RULE = FusionRule(
             {"x": _TENSOR, **_CONDITIONS, **_AFFINE},
             frozenset(_AFFINE),
             spellings=(_modulated_affine,),
+        ),
+        Variant(
+            "modulated_rms_norm",
+            _modulated_rms,
+            {"x": _TENSOR, **_CONDITIONS, "weight": _VECTOR},
+            spellings=(_modulated_weighted_rms,),
         ),
     ),
     _check,

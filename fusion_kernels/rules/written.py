@@ -1,4 +1,4 @@
-"""Activations as models write them out, one function a formula."""
+"""Activations and norms as models write them out, one function a formula."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def quick_gelu(x: Any) -> Any:
 def silu(x: Any) -> Any:
     """SiLU (swish)."""
     return x * torch.sigmoid(x)
+
+
+def rms_normed(x: Any, eps: float) -> Any:
+    """x / sqrt(mean(x^2) + eps) over the last dimension (Zhang and Sennrich 2019)."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def rms_normed_by_power(x: Any, eps: float) -> Any:
+    """The same, as Gemma 3n has it."""
+    return x * (x.pow(2).mean(-1, keepdim=True) + eps).pow(-0.5)
+
+
+def rms_normed_by_root(x: Any, eps: float) -> Any:
+    """The same with a square root and a division."""
+    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps)

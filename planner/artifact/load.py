@@ -29,6 +29,7 @@ from planner.artifact.module import LoadedModule, PackagedModule
 from planner.artifact.programs import MAIN, UNFUSED, give_example, overwrite, read
 from planner.artifact.weights import plant
 from planner.fusion.module import Packable
+from planner.graph.autocast import Autocast, note_autocast
 from planner.report.io import from_json
 
 
@@ -89,6 +90,7 @@ def _module(manifest: Manifest, programs: dict[str, ExportedProgram]) -> LoadedM
         unfused.constants.update({key: main.constants[key] for key in manifest.shared})
     for program in programs.values():
         give_example(program)
+        note_autocast(program, Autocast(manifest.autocast, manifest.autocast_regions))
     packaged = PackagedModule(signature_from(manifest.arguments))
     plant(packaged, manifest.weights, {**main.constants, **main.state_dict})
     packaged.hold(unfused)

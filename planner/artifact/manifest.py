@@ -62,7 +62,8 @@ class Manifest:
     `program` is "fused" or "unfused": what runs where its
     guards hold. `kernels` names the operators in it, `reuse` for each of their calls in the
     graph's order the input that is overwritten, or None. `shared` are constants that the second
-    program has from the first.
+    program has from the first. `autocast` is the dtype of the autocast that was on around the
+    capture, and `autocast_regions` tells that the forward enters or leaves autocast itself.
     """
 
     fuseplan: str
@@ -77,6 +78,8 @@ class Manifest:
     arguments: tuple[Argument, ...] | None
     weights: tuple[Weight, ...]
     parts: dict[str, Part]
+    autocast: str | None = None
+    autocast_regions: bool = False
 
 
 def to_text(manifest: Manifest) -> str:

@@ -34,6 +34,7 @@ from planner.artifact.weights import tensor_at, weights_of
 from planner.environment import fuseplan_version
 from planner.fusion.call import signature_of
 from planner.fusion.expected import describe, dtype_name, is_plain
+from planner.graph.autocast import autocast_of
 from planner.report.io import to_json
 from planner.whole_file import replacing
 
@@ -77,6 +78,8 @@ def save(module: FusedModule, path: str | os.PathLike[str], *, force: bool = Fal
             torch=torch.__version__,
             program="unfused" if module.packable.fused is None else "fused",
             device=_device(program),
+            autocast=autocast_of(program).dtype,
+            autocast_regions=autocast_of(program).regions,
             dtypes=tuple(sorted({dtype_name(tensor.dtype) for tensor in tensors})),
             kernels=kernels.names,
             reuse=kernels.reuse,

@@ -15,6 +15,7 @@ from planner.artifact.errors import OutsideRange
 from planner.fusion.call import same_constant
 from planner.fusion.expected import PLAIN, Expected, describe, dtype_name
 from planner.fusion.runnable import OTHER_CALL, RunnableProgram
+from planner.graph.autocast import NO_AUTOCAST, refused_autocast, without_autocast
 
 _ADVICE = "Fuse the original model for such calls and save that."
 
@@ -46,12 +47,28 @@ class UnfusedProgram(RunnableProgram):
             elif not same_constant(leaf, captured):
                 said = f"input '{name}' is {describe(leaf)}, captured was {captured!r}"
                 raise OutsideRange(f"{said}. {_ADVICE}")
-        refused = self._refused_sharing(leaves) or self._refused_structure()
+        refused = (
+            self._refused_sharing(leaves) or self._refused_structure() or self._refused_autocast()
+        )
         if refused:
             raise OutsideRange(f"{refused}; the artifact holds no program for that. {_ADVICE}")
         for slot, captured in zip(self._slots, self._weight_metas, strict=True):
             _require(f"weight '{slot.name}'", slot.get(), captured)
         return leaves
+
+    def _refused_autocast(self) -> str:
+        """Why the program cannot stand for the original under the autocast that is on now. Without
+        casts of its own it takes those that autocast makes; with some, no others.
+        """
+        if self._autocast == NO_AUTOCAST:
+            return ""
+        return refused_autocast(self._autocast, self._device.type)
+
+    def _values(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        if self._autocast == NO_AUTOCAST:
+            return super()._values(leaves)
+        with without_autocast():
+            return super()._values(leaves)
 
     def _graph(self, leaves: Sequence[Any]) -> fx.GraphModule:
         device = _device_of([*leaves, *(slot.get() for slot in self._slots)])

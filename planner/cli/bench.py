@@ -14,6 +14,7 @@ def add(verbs: options.Verbs) -> None:
         "time eager, torch.compile, the captured program and the fused one in turn in one process"
     )
     verb = options.add_verb(verbs, "bench", what, _run)
+    options.add_precision(verb)
     options.add_no_compile(verb)
     options.add_model(verb)
 
@@ -34,6 +35,7 @@ def _run(args: argparse.Namespace) -> int:
             out=args.out,
             compile_peer=args.compile_peer,
             seed=args.seed,
+            precision=args.precision,
             progress=run.progress,
         )
     deliver(report, args)

@@ -26,6 +26,7 @@ def add(verbs: options.Verbs) -> None:
         metavar="FILE.pt2",
         help="write what came out to one file that planner.load reads; replaced with --force",
     )
+    options.add_precision(verb)
     options.add_no_compile(verb)
     options.add_backends(verb)
     options.add_model(verb)
@@ -53,6 +54,7 @@ def _run(args: argparse.Namespace) -> int:
             max_fusions=args.max_fusions,
             compile_peer=args.compile_peer,
             seed=args.seed,
+            precision=args.precision,
             backends=backends,
             progress=run.progress,
         )

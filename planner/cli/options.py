@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 DEFAULT_BACKENDS = ("cpu", "cuda", "onnx")
+PRECISIONS = ("exact", "high")
 FORMATS = ("terminal", "json")
 
 MODEL_HELP = f"""\
@@ -125,6 +126,17 @@ def add_no_compile(verb: argparse.ArgumentParser) -> None:
         dest="compile_peer",
         action="store_false",
         help="leave torch.compile out of the race",
+    )
+
+
+def add_precision(verb: argparse.ArgumentParser) -> None:
+    """`--precision`: whether kernels apply casts that only lose bits."""
+    verb.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="exact",
+        help="exact: kernels apply every cast of the model; high: they leave out casts to 16 bits "
+        "between floating values (default: exact)",
     )
 
 

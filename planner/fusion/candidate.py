@@ -13,6 +13,7 @@ from planner.cost.devices import Device
 from planner.cost.formulas import cost_of
 from planner.fusion.direct import with_direct_launches
 from planner.fusion.epilogue import Epilogue, use_epilogue
+from planner.fusion.lookups import lookup_of
 from planner.fusion.lower import Hint, bound_hint, is_view, lower
 from planner.fusion.lowered import LoweredRegion
 from planner.fusion.recompute import COPY
@@ -213,6 +214,7 @@ def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
         nodes=here(lowered.nodes),
         outputs=here(lowered.outputs),
         kept=frozenset(here(tuple(lowered.kept))),
+        tables={subgraph.copies[node]: dim for node, dim in lowered.tables.items()},
     )
 
 
@@ -232,7 +234,12 @@ def _traffic(lowered: LoweredRegion, on_cpu: bool) -> Traffic:
             continue
         before += cost_of(op_node(node)).bytes or 0
         launches += 1
-    inputs = [tensor_meta(node.meta["val"]) for node in lowered.inputs]
+    # Of a table the rows that are read, which are as large as the result.
+    found = map(lookup_of, lowered.nodes)
+    walked = {node for node, dim in lowered.tables.items() if lowered.places[node][dim]}
+    rows = [tensor_meta(item.node.meta["val"]) for item in found if item is not None]
+    read = [node for node in lowered.inputs if node not in lowered.tables or node in walked]
+    inputs = [*rows, *(tensor_meta(node.meta["val"]) for node in read)]
     outputs = [tensor_meta(node.meta["val"]) for node in lowered.outputs]
     return Traffic(before, sum(meta.nbytes for meta in (*inputs, *outputs)), launches)
 

@@ -18,19 +18,24 @@ from torch import Tensor, fx
 from fusion_kernels.builder import NotLowered
 from fusion_kernels.reductions import REDUCTIONS
 from planner.fusion.axes import Axis, join, leaves
+from planner.fusion.lookups import LOOKUPS, lookup_of
 from planner.graph.view import op_name
 
 CAT, STACK = "aten.cat.default", "aten.stack.default"
-_MOVING = (
+_PERMUTING = (
     *("permute.default", "transpose.int", "t.default", "numpy_T.default", "mT.default"),
     *("swapaxes.default", "swapdims.default", "movedim.int", "movedim.intlist"),
-    *("moveaxis.int", "moveaxis.intlist", "unsqueeze.default", "expand.default"),
-    *("squeeze.default", "squeeze.dim", "squeeze.dims"),
+    *("moveaxis.int", "moveaxis.intlist"),
+)
+_MOVING = (
+    *_PERMUTING,
+    *("unsqueeze.default", "expand.default", "squeeze.default", "squeeze.dim", "squeeze.dims"),
 )
 _RESHAPING = (
     *("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints"),
     *("unflatten.int", "_reshape_alias.default", "view_as.default", "reshape_as.default"),
 )
+PERMUTING = frozenset(f"aten.{name}" for name in _PERMUTING)
 MOVING = frozenset(f"aten.{name}" for name in _MOVING)
 RESHAPING = frozenset(f"aten.{name}" for name in _RESHAPING)
 VIEWS = MOVING | RESHAPING
@@ -111,6 +116,8 @@ class Dimensions:
             self._axes[node] = self._reduced(node)
         elif name in (CAT, STACK):
             self._axes[node] = self._put_together(node, name == STACK)
+        elif name in LOOKUPS:
+            self._axes[node] = self._looked_up(node)
         else:
             self._axes[node] = self._broadcast(node, node.all_input_nodes)
 
@@ -191,6 +198,23 @@ class Dimensions:
                 pieces.append((source, part[0], found[dim][0], start, start + size))
             start += size
         return found
+
+    def _looked_up(self, node: fx.Node) -> list[list[Axis]]:
+        """The index takes the place of the table's dimension, or stands beside its others."""
+        found = lookup_of(node)
+        if found is None:
+            raise NotLowered("a lookup without an index")
+        table, index = list(self._own(found.table)), list(self._own(found.index))
+        if not found.elementwise:
+            return [*table[: found.dim], *index, *table[found.dim + 1 :]]
+        sizes, wanted = sizes_of(found.table), sizes_of(found.index)
+        for d, axes in enumerate(table):
+            if d == found.dim:
+                continue
+            if sizes[d] != wanted[d]:
+                raise NotLowered("a lookup in a part of the table")
+            join(axes, index[d])
+        return index
 
     def _broadcast(self, node: fx.Node, sources: Sequence[fx.Node]) -> list[list[Axis]]:
         """Aligned from the last dimension, those of one element broadcast."""

@@ -17,14 +17,28 @@ from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.rule import Match
 from planner.fusion.axes import Axis
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
-from planner.fusion.dimensions import CAT, STACK, VIEWS, Dimensions, Piece
+from planner.fusion.dimensions import CAT, STACK, VIEWS, Dimensions, Dims, Piece
+from planner.fusion.lookups import LOOKUPS, Lookup, lookup_of
 from planner.fusion.lowered import LoweredRegion, Read
-from planner.fusion.placing import Slots, sizes_and_strides, slots_of, steps_in, steps_out
+from planner.fusion.placing import (
+    Slots,
+    Step,
+    lines_up,
+    sizes_and_strides,
+    slots_of,
+    steps_in,
+    steps_in_table,
+    steps_out,
+)
+from planner.fusion.precision import unrounded
+from planner.fusion.promotion import wrapped_operands
 from planner.fusion.windows import Windows, operands_in, pieces_in, windows_of
 from planner.graph.view import op_name
 
 Hint = Callable[[fx.Node], str]
 _Place = tuple[fx.Node, Piece | None]
+TABLE = Piece(Axis(0), Axis(0), 0, 0)
+"""Where a lookup finds its table: no piece of anything."""
 
 
 def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
@@ -49,32 +63,35 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     slots = slots_of(found, [node for node in nodes if None in windows[node]])
     _require_distinct(nodes, windows, found, slots)
     builder = Builder(slots.row_rank, prod(slots.shape[len(slots.shape) - slots.row_rank :]))
-    places = _inputs(nodes, windows, found)
-    inputs = tuple(dict.fromkeys(node for node, _ in places))
-    names: dict[_Place, str] = {}
-    reads: list[Read] = []
-    for node, piece in places:
-        within, window = _within(slots, piece)
-        dims, steps = found.of(node), steps_in(found.of(node), within)
-        sizes, strides = sizes_and_strides(node, dims, within, whole=False)
-        rank = len(dims) if not steps else _rank(sizes)
-        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-        names[node, piece] = builder.input(hint(node), dtype, sizes, strides, rank, window)
-        reads.append(Read(inputs.index(node), steps))
+    declared = _Declared(builder, found, slots, hint)
+    for node, piece in _inputs(nodes, windows, found):
+        declared.read(node, piece)
+    lookups = [lookup for lookup in map(lookup_of, nodes) if lookup is not None]
+    for lookup in lookups:
+        declared.table(lookup)
+    names, inputs = declared.names, tuple(declared.inputs)
+    left_out = unrounded(nodes, results)
     for node in nodes:
         for piece in windows[node]:
-            names[node, piece] = _lower_node(builder, node, names, piece, found, slots)
+            if node in left_out:
+                names[node, piece] = names[operands_in(node, piece, found)[0]]
+            else:
+                names[node, piece] = _lower_node(builder, node, names, piece, found, slots)
     outputs = tuple(_output(node, names, windows, found, slots) for node in results)
     region = builder.finish(name, slots.shape, outputs)
+    if not region.row_length:
+        raise NotLowered("a row without elements is left to eager")
     return LoweredRegion(
         region,
         inputs,
         tuple(nodes),
         tuple(results),
-        tuple(reads),
+        tuple(declared.reads),
         tuple(steps_out(found.of(node), slots) for node in results),
         {node: _places(node, found, slots) for node in (*inputs, *nodes)},
         frozenset(kept),
+        {lookup.table: lookup.dim for lookup in lookups},
+        left_out,
     )
 
 
@@ -148,6 +165,51 @@ def _inputs(nodes: Sequence[fx.Node], windows: Windows, found: Dimensions) -> li
     return list(places)
 
 
+class _Declared:
+    """The region's inputs as they are declared: a name for each place, and how each is read."""
+
+    def __init__(self, builder: Builder, found: Dimensions, slots: Slots, hint: Hint) -> None:
+        self._builder, self._found, self._slots, self._hint = builder, found, slots, hint
+        self.names: dict[_Place, str] = {}
+        self.inputs: list[fx.Node] = []
+        self.reads: list[Read] = []
+
+    def read(self, node: fx.Node, piece: Piece | None) -> None:
+        within, window = _within(self._slots, piece)
+        dims = self._found.of(node)
+        name = self._input(node, dims, steps_in(dims, within), within, window=window)
+        self.names[node, piece] = name
+
+    def table(self, lookup: Lookup) -> None:
+        """What is looked up, its dimension of positions last. The place is that of the lookup."""
+        node, dims = lookup.table, list(self._found.of(lookup.table))
+        del dims[lookup.dim]
+        steps = steps_in_table(tuple(dims), lookup.dim, self._slots)
+        name = self._input(node, tuple(dims), steps, self._slots, dim=lookup.dim)
+        self.names[lookup.node, TABLE] = name
+
+    def _input(
+        self,
+        node: fx.Node,
+        dims: Dims,
+        steps: tuple[Step, ...],
+        slots: Slots,
+        window: Window | None = None,
+        dim: int | None = None,
+    ) -> str:
+        strides = [int(s) for s in node.meta["val"].stride()]
+        if dim is not None:
+            del strides[dim]
+        sizes, moves = sizes_and_strides(strides, dims, slots, whole=False)
+        rank = len(dims) if lines_up(dims, slots) else _rank(sizes)
+        if node not in self.inputs:
+            self.inputs.append(node)
+        self.reads.append(Read(self.inputs.index(node), steps))
+        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        hint, is_table = self._hint(node), dim is not None
+        return self._builder.input(hint, dtype, sizes, moves, rank, window, table=is_table)
+
+
 def _require_distinct(
     nodes: Sequence[fx.Node], windows: Windows, found: Dimensions, slots: Slots
 ) -> None:
@@ -155,6 +217,12 @@ def _require_distinct(
     the region is one of an input.
     """
     read: set[Axis] = set()
+    for lookup in map(lookup_of, nodes):
+        if lookup is not None:
+            if lookup.table in windows or lookup.index in windows:
+                raise NotLowered("what is looked up, or where, is computed in the region")
+            table = [own for d, own in enumerate(found.of(lookup.table)) if d != lookup.dim]
+            read.update(axis for own in table for axis in own)
     inside = {(node, piece) for node in nodes for piece in windows[node]}
     for node, piece in (*_inputs(nodes, windows, found), *inside):
         axes = [_placed(axis, piece) for axis in found.flat(node)]
@@ -207,16 +275,29 @@ def _lower_node(
     op = op_name(node)
     if op in VIEWS:
         return names[operands_in(node, piece, found)[0]]
-    if op not in LOWERINGS and op not in (CAT, STACK):
+    if op not in LOWERINGS and op not in (CAT, STACK) and op not in LOOKUPS:
         raise NotLowered(f"{op} has no kernel expression")
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     builder.at(node.name, str(node.target).split(".")[1].strip("_"), dtype)
     if op in (CAT, STACK):
         return builder.name_result(_concatenate(builder, node, names, piece, found, slots))
     own = dict(operands_in(node, piece, found))
-    args = _compared(builder, node, [_operand(arg, names, own) for arg in node.args])
+    if op in LOOKUPS:
+        (index,) = operands_in(node, piece, found)
+        return builder.name_result(builder.gather(names[node, TABLE], names[index]))
+    operands = [_operand(arg, names, own) for arg in node.args]
+    args = _compared(builder, node, _wrapped(builder, node, operands))
     kwargs = {key: _operand(arg, names, own) for key, arg in node.kwargs.items()}
     return builder.name_result(LOWERINGS[op](builder, *args, **kwargs))
+
+
+def _wrapped(builder: Builder, node: fx.Node, operands: Sequence[Any]) -> list[Any]:
+    """The operands, integers without dimensions in the dtype that eager brings them to."""
+    dtypes: dict[Any, torch.dtype] = dict(wrapped_operands(node))
+    if not dtypes:
+        return list(operands)
+    pairs = zip(node.args, operands, strict=True)
+    return [_rounded(builder, x, dtypes[arg]) if arg in dtypes else x for arg, x in pairs]
 
 
 def _compared(builder: Builder, node: fx.Node, operands: list[Any]) -> list[Any]:
@@ -279,6 +360,7 @@ def _output(
             f"{node.name} of shape {tuple(node.meta['val'].shape)} is read elsewhere, the region "
             f"runs over {slots.shape}"
         )
-    sizes, strides = sizes_and_strides(node, found.of(node), slots, whole=True)
+    own_strides = [int(s) for s in node.meta["val"].stride()]
+    sizes, strides = sizes_and_strides(own_strides, found.of(node), slots, whole=True)
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     return Output(names[node, None], dtype, sizes, strides)

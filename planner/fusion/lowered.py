@@ -5,7 +5,7 @@ the kernel's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
@@ -31,7 +31,8 @@ class LoweredRegion:
     `reads` holds for each input of the region where it comes from, `results` for each output the
     views that make it the node's. `places` tells for each node the dimensions of the region that
     its own are made of, outermost first. The nodes in `kept` are views that others read too: they
-    stay in the graph.
+    stay in the graph. `tables` holds the dimension along which an input is looked up, `unrounded`
+    the casts among the nodes that the region leaves out.
     """
 
     region: Region
@@ -42,6 +43,8 @@ class LoweredRegion:
     results: tuple[tuple[Step, ...], ...]
     places: Mapping[fx.Node, tuple[tuple[int, ...], ...]]
     kept: frozenset[fx.Node] = frozenset()
+    tables: Mapping[fx.Node, int] = field(default_factory=dict)
+    unrounded: tuple[fx.Node, ...] = ()
 
     @property
     def as_they_lie(self) -> bool:

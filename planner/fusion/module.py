@@ -3,7 +3,7 @@ program.
 
 It shares parameters with the user's module as torch.compile's wrapper does; buffers that the
 forward changes are its own. Whenever the captured program does not apply - other shapes, dtypes,
-devices or strides, training mode, autocast, gradients of inputs or weights, transforms of
+devices or strides, training mode, another autocast, gradients of inputs or weights, transforms of
 torch.func, a replaced submodule - it runs the original program, says so once, and counts it in
 `fallbacks`.
 """

@@ -97,6 +97,19 @@ def steps_in(dims: Dims, slots: Slots) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def steps_in_table(dims: Dims, dim: int, slots: Slots) -> tuple[Step, ...]:
+    """The same for a table, whose dimension `dim` comes last; `dims` are its others."""
+    rank = len(dims) + 1
+    steps = _permuted([*(d for d in range(rank) if d != dim), dim])
+    for overload, arguments in steps_in(dims, slots):
+        if overload is aten.permute.default:
+            (order,) = arguments
+            steps.append((overload, ([*order, len(order)],)))
+        else:
+            steps.append((overload, arguments))
+    return tuple(steps)
+
+
 def steps_out(dims: Dims, slots: Slots) -> tuple[Step, ...]:
     """The views that bring a result in the region's dimensions to these."""
     whole = [axis for own in dims for axis in own]
@@ -119,12 +132,11 @@ def steps_out(dims: Dims, slots: Slots) -> tuple[Step, ...]:
 
 
 def sizes_and_strides(
-    node: fx.Node, dims: Dims, slots: Slots, *, whole: bool
+    strides: Sequence[int], dims: Dims, slots: Slots, *, whole: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of the node's tensor as it lies in memory, one pair a slot: 1 and 0 where it has no such
-    axis. A result of one element along a dimension keeps its stride there (`whole`).
+    """Of a tensor as it lies in memory, one pair a slot: 1 and 0 where it has no such axis. A
+    result of one element along a dimension keeps its stride there (`whole`).
     """
-    strides = [int(s) for s in node.meta["val"].stride()]
     found: dict[Axis, int] = {}
     for own, stride in zip(dims, strides, strict=True):
         for n, axis in enumerate(own):
@@ -132,7 +144,7 @@ def sizes_and_strides(
     sizes = [axis.size if axis in found and axis else 1 for axis in slots.axes]
     steps = [found.get(axis, 0) if axis else 0 for axis in slots.axes]
     if whole and len(dims) == len(slots.axes) and lines_up(dims, slots):
-        steps = strides
+        steps = list(strides)
     return tuple(sizes), tuple(steps)
 
 

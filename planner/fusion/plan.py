@@ -19,6 +19,7 @@ from fusion_kernels.rule import Mismatch, Stage
 from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate, after, before, in_library
 from planner.fusion.epilogue import Epilogue, epilogue_of
+from planner.fusion.lookups import bound_of
 from planner.fusion.places import survey_places
 from planner.fusion.recompute import COPY
 from planner.fusion.settle import Settled, settle
@@ -95,6 +96,11 @@ class FusionPlan:
         return tuple(
             f.epilogue for f in self.fusions if f.epilogue and taken.isdisjoint(f.candidate.nodes)
         )
+
+    @property
+    def unrounded(self) -> frozenset[str]:
+        """The casts that the chosen kernels leave out."""
+        return frozenset(n.name for f in self.chosen for n in f.candidate.lowered.unrounded)
 
     def withdrawn(self, stage: Stage, reason: str) -> FusionPlan:
         """The same plan with nothing kept, because the whole did not stand up to `stage`."""
@@ -279,7 +285,7 @@ def _verified(
     trials: tuple[Trial, ...] = ()
     if device.startswith("cuda"):
         with progress.stage("tune"):
-            trials = _tuned(way, operator, kernels, device, seed)
+            trials = _tuned(way, operator, kernels, device, seed, progress)
     with progress.stage("verify"):
         rows = _checked(way, operator, device, seed)
     if all(row.passed for row in rows) or operator.source is way.source:
@@ -290,11 +296,16 @@ def _verified(
 
 
 def _tuned(
-    way: Candidate, operator: FusedOperator, kernels: Path, device: str, seed: int
+    way: Candidate,
+    operator: FusedOperator,
+    kernels: Path,
+    device: str,
+    seed: int,
+    progress: Progress,
 ) -> tuple[Trial, ...]:
     """The trials; none where the kernel raises, which its checks will say."""
     try:
-        return tune(way, operator, kernels, device, seed)
+        return tune(way, operator, kernels, device, seed, progress)
     except Exception:
         return ()
 
@@ -379,7 +390,8 @@ def write_kernel(source: KernelSource, folder: Path) -> Path:
 
 def _inputs(subgraph: Subgraph, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     values = [node.meta["val"] for node in subgraph.inputs]
-    specs = [InputSpec(tuple(value.shape), value.dtype) for value in values]
+    bounds = [bound_of(node) for node in subgraph.inputs]
+    specs = [InputSpec(tuple(v.shape), v.dtype, b) for v, b in zip(values, bounds, strict=True)]
     drawn = draw_case(specs, CASES[0], seed, device=device)
     return tuple(_as_strided(tensor, value) for tensor, value in zip(drawn, values, strict=True))
 

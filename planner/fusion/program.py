@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from planner.fusion.call import same_constant
 from planner.fusion.expected import PLAIN, Expected, describe, is_plain
 from planner.fusion.runnable import OTHER_CALL, RunnableProgram
+from planner.graph.autocast import refused_autocast, without_autocast
 
 
 class BoundProgram(RunnableProgram):
@@ -43,8 +44,9 @@ class BoundProgram(RunnableProgram):
         """What has changed around the call since the capture. Runs at every call: about 20 us for
         a hundred weights."""
         device = self._device
-        if torch.is_autocast_enabled(device.type):
-            return "autocast is on, the program was captured without"
+        autocast = refused_autocast(self._autocast, device.type)
+        if autocast:
+            return autocast
         if device.type == "cuda" and torch.cuda.current_device() != device.index:
             return f"the current CUDA device is not {device}, where the model lies"
         structure = self._refused_structure()
@@ -61,7 +63,10 @@ class BoundProgram(RunnableProgram):
 
     def _values(self, leaves: Sequence[Any]) -> Sequence[Any]:
         with torch._C._AutoDispatchBelowAutograd():
-            return super()._values(leaves)
+            if self._autocast.dtype is None:
+                return super()._values(leaves)
+            with without_autocast():  # its casts are operators of the program
+                return super()._values(leaves)
 
     def _bind(self, twin: nn.Module) -> None:
         super()._bind(twin)

@@ -14,6 +14,8 @@ from planner.fusion.lowered import LoweredRegion
 from planner.fusion.subgraph import extract
 from planner.graph.view import op_name
 
+LONGEST_TABLE = 512
+"""Rows of a table that a check draws; no kernel knows how many there are."""
 _SIZED = RESHAPING | {"aten.expand.default"}
 
 
@@ -44,9 +46,14 @@ def takes_rows(lowered: LoweredRegion) -> bool:
 
 
 def sizes_with(lowered: LoweredRegion, node: fx.Node, leading: int | None) -> tuple[int, ...]:
-    """The node's sizes where the region's first dimension has the size `leading`."""
+    """The node's sizes where the region's first dimension has the size `leading`; of a table as
+    many rows as a check draws.
+    """
     value: Any = node.meta["val"]
     sizes = [int(n) for n in value.shape]
+    dim = lowered.tables.get(node)
+    if dim is not None and not lowered.places[node][dim]:
+        sizes[dim] = min(sizes[dim], LONGEST_TABLE)
     if leading is None or not takes_rows(lowered):
         return tuple(sizes)
     captured = lowered.region.shape[0]

@@ -19,7 +19,9 @@ from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
 from planner.cost.devices import Device
 from planner.fusion.dimensions import CAT, STACK
+from planner.fusion.dtypes import refused_dtype
 from planner.fusion.growth import Refusal
+from planner.fusion.lookups import LOOKUPS
 from planner.fusion.lower import Hint, bound_hint, is_view, lower
 from planner.fusion.lowered import LoweredRegion
 from planner.fusion.prices import kernel_time
@@ -30,7 +32,7 @@ from planner.graph.view import op_name
 
 POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
 """What the automatic regions are called: those without and those with a reduction."""
-_FUSABLE = frozenset((*LOWERINGS, CAT, STACK))
+_FUSABLE = frozenset((*LOWERINGS, *LOOKUPS, CAT, STACK))
 _WORTH_ALONE = frozenset(name for name in REDUCTIONS if "norm." in name or "softmax" in name)
 """Operators for which eager passes over a row several times, or slowly once."""
 _MOST_INPUTS = 16
@@ -71,7 +73,8 @@ def survey_of(
     """Every region worth considering, with its predicted saving."""
     fusable: dict[fx.Node, None] = {}
     for node in graph.nodes:
-        if op_name(node) in _FUSABLE or (is_view(node) and node.args[0] in fusable):
+        known = op_name(node) in _FUSABLE and not refused_dtype(node)
+        if known or (is_view(node) and node.args[0] in fusable):
             fusable[node] = None
     alone = [node for node in fusable if op_name(node) in _WORTH_ALONE]
     return Survey(
@@ -103,7 +106,11 @@ def refusals(
     """Why matches were not taken, why neighbours are apart, and why operators are left alone that
     are in none of the regions `tried`.
     """
-    found: list[Mismatch] = []
+    found = [
+        Mismatch(POINTWISE_CHAIN, "check", refused_dtype(node), node.name)
+        for node in survey.reach.nodes
+        if op_name(node) in _FUSABLE and refused_dtype(node)
+    ]
     for refusal in survey.growth.seeds:
         match = survey.match_of(refusal.nodes)
         said = _said(survey, refusal)

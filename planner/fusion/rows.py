@@ -35,4 +35,5 @@ def _fusion_row(fusion: Fusion) -> FusionRow:
         kept=fusion.kept,
         reason=fusion.reason,
         trials=judged.trials,
+        unrounded=tuple(node.name for node in candidate.lowered.unrounded),
     )

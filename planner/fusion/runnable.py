@@ -22,6 +22,7 @@ from planner.fusion.call import CallForm, signature_of
 from planner.fusion.derived import Kept
 from planner.fusion.direct import with_direct_launches
 from planner.fusion.expected import Expected, expected
+from planner.graph.autocast import autocast_of
 from planner.passes.derived import derived_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class RunnableProgram:
         self.has_kernels = any(is_kernel(node.target) for node in program.graph.nodes)
         self._module = with_direct_launches(program.graph_module)
         self._signature = program.graph_signature
+        self._autocast = autocast_of(program)
         _require_order(self._signature)
         of_kind = InputKind.CONSTANT_TENSOR
         names = [str(s.target) for s in self._signature.input_specs if s.kind is of_kind]

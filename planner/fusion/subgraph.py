@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
 from planner.fusion.grouped_product import grouped_product
+from planner.graph.autocast import without_autocast
 from planner.graph.randomness import draws_numbers
 from planner.graph.view import CASTS, op_name
 
@@ -66,7 +68,7 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     Operators that draw random numbers run in their own dtypes, where they draw the program's
     numbers. Nothing else is rounded.
     """
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast():
         result: tuple[Any, ...] = _Float64(module).run(*map(widened, values))
     return result
 
@@ -94,6 +96,20 @@ _OWN_DEFAULTS: dict[str, Callable[[torch.dtype], dict[str, float]]] = {
     "aten.rms_norm.default": _epsilon,
     "aten.nan_to_num.default": _limits,
 }
+# Operators that take the dtype to compute in.
+_WITH_DTYPE = (
+    *("aten.softmax.int", "aten.log_softmax.int", "aten.linalg_vector_norm.default"),
+    *("aten.sum.default", "aten.sum.dim_IntList", "aten.nansum.default", "aten.cumsum.default"),
+    *("aten.mean.default", "aten.mean.dim", "aten.prod.default", "aten.prod.dim_int"),
+)
+
+
+# An operator may lay its float64 result out otherwise, as attention does, so that a view copies.
+_INSTEAD: dict[str, Callable[..., Any]] = {
+    "aten._grouped_mm.default": grouped_product,
+    "aten.view.default": torch.reshape,
+    "aten._unsafe_view.default": torch.reshape,
+}
 
 
 class _Float64(fx.Interpreter):
@@ -105,9 +121,11 @@ class _Float64(fx.Interpreter):
             result = self._drawn(n)
         elif n.op == "call_function" and op_name(n) in _OWN_DEFAULTS:
             result = self._with_own_defaults(n)
-        elif n.op == "call_function" and op_name(n) == "aten._grouped_mm.default":
+        elif n.op == "call_function" and op_name(n) in _WITH_DTYPE:
+            result = self._in_float64(n)
+        elif n.op == "call_function" and op_name(n) in _INSTEAD:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            result = grouped_product(*args, **kwargs)
+            result = _INSTEAD[op_name(n)](*args, **kwargs)
         else:
             result = super().run_node(n)
         if n.op == "call_function" and op_name(n) in CASTS:
@@ -130,6 +148,12 @@ class _Float64(fx.Interpreter):
                 given[name] = value
         return self.call_function(n.target, args[:1], given)
 
+    def _in_float64(self, n: fx.Node) -> Any:
+        """A floating dtype to compute in is float64 here."""
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = pytree.tree_map_only(torch.dtype, _float64, (args, kwargs))
+        return self.call_function(n.target, args, kwargs)
+
     def _drawn(self, n: fx.Node) -> Any:
         def narrowed(source: fx.Node) -> Any:
             value = self.env[source]
@@ -138,6 +162,10 @@ class _Float64(fx.Interpreter):
 
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), narrowed)
         return self.call_function(n.target, args, kwargs)
+
+
+def _float64(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def _rounded(value: Any, dtype: torch.dtype) -> Any:

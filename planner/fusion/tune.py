@@ -17,8 +17,10 @@ from fusion_kernels.library import FusedOperator
 from fusion_kernels.load import load_kernel
 from fusion_kernels.tolerances import check
 from planner.fusion.candidate import Candidate
+from planner.fusion.lookups import bound_of
 from planner.fusion.reference import reference
 from planner.fusion.subgraph import run_in_float64
+from planner.progress import SILENT, Progress
 from planner.report.model import Trial
 from planner.timing import Timing, device_only, interleaved
 
@@ -30,7 +32,12 @@ _LARGE_BYTES = 256 << 20
 
 
 def tune(
-    candidate: Candidate, operator: FusedOperator, kernels: Path, device: str, seed: int
+    candidate: Candidate,
+    operator: FusedOperator,
+    kernels: Path,
+    device: str,
+    seed: int,
+    progress: Progress = SILENT,
 ) -> tuple[Trial, ...]:
     """Every configuration worth timing, fastest first, by device time; the operator runs the
     fastest from now on.
@@ -40,16 +47,19 @@ def tune(
     region = candidate.lowered.region
     sources: dict[str, KernelSource] = {}
     runs: dict[str, Callable[[], object]] = {}
-    sets = _input_sets(candidate, device, seed)
-    exact = run_in_float64(reference(candidate.lowered), sets[0])
+    with progress.stage("draw inputs"):
+        sets = _input_sets(candidate, device, seed)
+        exact = run_in_float64(reference(candidate.lowered), sets[0])
     placed = [candidate.lowered.arguments(tensors) for tensors in sets]
-    for config in candidates(region, candidate.source.layout):
-        source = emit(region, candidate.provenance, config)
-        launcher = load_kernel(source.text, source.name).launcher
-        if _right(candidate.lowered.returned(launcher(*placed[0])), exact):
-            sources[str(config)] = source
-            runs[str(config)] = device_only(_over(launcher, placed), device)
-    timings = interleaved(runs, device, rounds=_ROUNDS)
+    with progress.stage("compile configurations"):
+        for config in candidates(region, candidate.source.layout):
+            source = emit(region, candidate.provenance, config)
+            launcher = load_kernel(source.text, source.name).launcher
+            if _right(candidate.lowered.returned(launcher(*placed[0])), exact):
+                sources[str(config)] = source
+                runs[str(config)] = device_only(_over(launcher, placed), device)
+    with progress.stage("time configurations"):
+        timings = interleaved(runs, device, rounds=_ROUNDS)
     trials = sorted(
         (_trial(name, timing, len(sets)) for name, timing in timings.items()),
         key=lambda trial: trial.median_us,
@@ -66,8 +76,9 @@ def tune(
 
 
 def _input_sets(candidate: Candidate, device: str, seed: int) -> list[tuple[torch.Tensor, ...]]:
-    values = [node.meta["val"] for node in candidate.lowered.inputs]
-    specs = [InputSpec(tuple(value.shape), value.dtype) for value in values]
+    nodes = candidate.lowered.inputs
+    values = [node.meta["val"] for node in nodes]
+    specs = [InputSpec(tuple(n.meta["val"].shape), n.meta["val"].dtype, bound_of(n)) for n in nodes]
     size = sum(value.numel() * value.element_size() for value in values)
     copies = 1 if size > _LARGE_BYTES else _COPIES
     return [draw_case(specs, CASES[0], seed + n, device=device) for n in range(copies)]

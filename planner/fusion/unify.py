@@ -13,12 +13,17 @@ from torch import fx
 from fusion_kernels.rule import Variant
 from planner.counted import counted
 from planner.fusion.attempt import Attempt, Unified
+from planner.fusion.dimensions import PERMUTING, RESHAPING
 from planner.fusion.patterns import parameter_of
 from planner.fusion.products import is_number, is_product, splittings, through_casts
+from planner.graph.view import op_name
 
 _COMMUTATIVE = ("aten.add.Tensor",)
-# Arguments that pick an implementation, or a dtype as a cast would, and leave the result alone.
-_IGNORED = ("cudnn_enable", "dtype")
+# Arguments that pick an implementation, or a dtype as a cast would, and those that a rule leaves
+# open: any number of groups will do.
+_IGNORED = ("cudnn_enable", "dtype", "num_groups")
+# Operators that may stand for one another: the rule's check looks at what they do to the shape.
+_ALIKE = (PERMUTING, RESHAPING)
 # Decimals of a constant that programs leave out: 0.79788456 is sqrt(2 / pi), 0.7979 is not.
 _SPELLING = 1e-6
 
@@ -27,7 +32,11 @@ def may_stand_for(root: fx.Node, node: fx.Node) -> bool:
     """Whether the pattern's last operator is the node's, a cheap first look."""
     if is_product(root):
         return is_product(node)
-    return node.op == "call_function" and node.target == root.target
+    if node.op != "call_function":
+        return False
+    return node.target == root.target or any(
+        op_name(root) in alike and op_name(node) in alike for alike in _ALIKE
+    )
 
 
 def unifications(node: fx.Node, attempt: Attempt) -> Iterator[Unified]:
@@ -55,6 +64,8 @@ def _unify(
     else:
         entered = state.entered(pattern, node, casts)
         wanted, given = _arguments(pattern), _arguments(node)
+        if any(op_name(pattern) in alike for alike in _ALIKE):
+            wanted = {"self": wanted["self"]}
         for order in _orders(pattern):
             permuted = {**given, **{name: given[source] for name, source in order}}
             pairs = [(name, value, permuted.get(name)) for name, value in wanted.items()]

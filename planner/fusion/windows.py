@@ -13,6 +13,7 @@ from torch import fx
 
 from fusion_kernels.builder import NotLowered
 from planner.fusion.dimensions import CAT, STACK, Dimensions, Piece
+from planner.fusion.lookups import lookup_of
 from planner.graph.view import op_name
 
 Windows = Mapping[fx.Node, Sequence[Piece | None]]
@@ -50,10 +51,15 @@ def operands_in(
     node: fx.Node, piece: Piece | None, found: Dimensions
 ) -> list[tuple[fx.Node, Piece | None]]:
     """The node's operands, each with the piece that it is read in where the node stands in
-    `piece`. What is the same all along a piece stands in none.
+    `piece`. What is the same all along a piece stands in none, and a table nowhere.
     """
     if op_name(node) in (CAT, STACK):
         return [(placed.source, placed.piece) for placed in pieces_in(node, piece, found)]
+    lookup = lookup_of(node)
+    if lookup is not None:
+        if piece is not None:
+            raise NotLowered("a lookup within a piece of a concatenation")
+        return [(lookup.index, None)]
     return [(source, _own(source, piece, found)) for source in node.all_input_nodes]
 
 

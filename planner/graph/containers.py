@@ -5,12 +5,12 @@ torch.export asks for.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from planner.graph.caches import register_dynamic_cache
 from planner.graph.errors import CaptureFailed
 from planner.graph.explain import first_line
 
@@ -53,8 +53,7 @@ def register_class(cls: Any) -> bool:
     if cls in pytree.SUPPORTED_NODES:
         return True
     if cls.__name__ == "DynamicCache":
-        executorch = importlib.import_module("transformers.integrations.executorch")
-        executorch.register_dynamic_cache_export_support()
+        register_dynamic_cache(cls)
         return True
     if cls.__name__ == "EncoderDecoderCache":
         _register_pair_of_caches(cls)

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from planner.graph.autocast import autocast_around, note_autocast, without_autocast
 from planner.graph.compare import require_equal
 from planner.graph.containers import register_containers
 from planner.graph.errors import CaptureFailed, NoValues, TrainingMode, WrongInputs
@@ -52,7 +53,8 @@ def capture(
     `dynamic_shapes` is what torch.export takes. Composite operators (linear, gelu, layer_norm,
     scaled_dot_product_attention) stay whole. The module, its mode, its buffers, the inputs and the
     random state are left as they are; random operators draw the same numbers in eager and in the
-    program when they are compared.
+    program when they are compared. Casts that autocast makes, inside the forward or around this
+    call, are operators of the program (`autocast_of` tells which autocast was on).
 
     Raises `TrainingMode`, `NoValues` (something lies on the meta device), `WrongInputs` (forward
     refuses the inputs), `CaptureFailed` (with the user's line) or `CaptureDiffers` (the export
@@ -153,7 +155,10 @@ def _export(twin: nn.Module, call: _Call, dynamic_shapes: Any) -> ExportedProgra
                 program: ExportedProgram = torch.export.export(
                     twin, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
                 )
-            return _decomposed(program)
+            autocast = autocast_around(program, twin, call)
+            functional = _decomposed(program)
+            note_autocast(functional, autocast)
+            return functional
     except Exception as error:
         raise CaptureFailed(export_failure(type(twin).__name__, error)) from error
 
@@ -163,7 +168,9 @@ def _compare(program: ExportedProgram, call: _Call, expected: Any) -> None:
     module = program.module()
     written = set(program.graph_signature.buffers_to_mutate.values())
     saved = [(buffer, buffer.clone()) for name, buffer in module.named_buffers() if name in written]
-    require_equal(_run(module, call), expected)
+    with without_autocast():
+        result = _run(module, call)
+    require_equal(result, expected)
     for buffer, value in saved:
         buffer.copy_(value)
 

@@ -136,6 +136,11 @@ class OpGraph:
     def __len__(self) -> int:
         return len(self.nodes)
 
+    def without(self, other: OpGraph) -> OpGraph:
+        """The nodes whose names `other` does not have."""
+        there = {node.name for node in other}
+        return OpGraph(tuple(node for node in self.nodes if node.name not in there))
+
     def by_key(self) -> dict[OpKey, tuple[OpNode, ...]]:
         """Nodes grouped by operator, shapes and dtypes, in order of first appearance."""
         groups: dict[OpKey, list[OpNode]] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import fx
 from torch.export import ExportedProgram
 
+from planner.graph.autocast import without_autocast
 from planner.report.model import PassRecord
 from planner.timing import now_s
 
@@ -28,7 +29,8 @@ def run_passes(
     records: list[PassRecord] = []
     for offset, (name, change) in enumerate(passes):
         before, begin = count_operators(program), now_s()
-        notes = change(program)
+        with without_autocast():  # a pass may compute constants
+            notes = change(program)
         program.graph.eliminate_dead_code()
         program.graph.lint()
         program.graph_module.recompile()

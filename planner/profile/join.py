@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.cost.families import UNINITIALIZED
 from planner.graph.op_graph import OpGraph
 from planner.profile.pairing import Pairing, is_operator, packet_of
 from planner.profile.tree import Call, Iteration
 
+NO_GRAPH = OpGraph(())
+
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Times of one forward, microseconds: by graph node, and by name of what no node stands
-    for.
+    """Times of one forward, microseconds: by graph node, and by name of what no node stands for.
+    `removed` is the part of the latter that stands for nodes which the graph has lost, by node.
     """
 
     by_node: dict[str, float]
     unlinked: dict[str, float]
+    removed: dict[str, float] = field(default_factory=dict)
 
 
-def join(iteration: Iteration, graph: OpGraph, *, on_device: bool) -> Joined:
-    """Join one iteration's calls to the graph.
+def join(
+    iteration: Iteration, graph: OpGraph, *, on_device: bool, removed: OpGraph = NO_GRAPH
+) -> Joined:
+    """Join one iteration's calls to the graph, and what is left of them to the nodes in `removed`.
 
     The outermost call that fits a node carries all that ran inside it. A composite operator that
     fits none is opened, and its own time (with its allocations) goes to the longest joined call
@@ -34,7 +39,10 @@ def join(iteration: Iteration, graph: OpGraph, *, on_device: bool) -> Joined:
         ledger.book(root)
     for event in iteration.loose:
         ledger.add_unlinked(event.name, event.duration_us)
-    return Joined(ledger.by_node, ledger.unlinked)
+    second = _Ledger(Pairing(ledger.apart, removed), on_device)
+    for call in ledger.apart:
+        second.book(call)
+    return Joined(ledger.by_node, ledger.unlinked, second.by_node)
 
 
 class _Ledger:
@@ -43,6 +51,7 @@ class _Ledger:
     def __init__(self, pairing: Pairing, on_device: bool) -> None:
         self.by_node = dict.fromkeys(pairing.taken, 0.0)
         self.unlinked: dict[str, float] = {}
+        self.apart: list[Call] = []
         self._pairing = pairing
         self._time_us = _device_us if on_device else _host_us
 
@@ -55,6 +64,7 @@ class _Ledger:
         operator = is_operator(call)
         if operator and id(call) not in self._pairing.holds_joined:
             self.add_unlinked(call.event.name, self._time_us(call))
+            self.apart.append(call)
             return None
         booked = [child for child in call.children if not (operator and self._allocates(child))]
         held = [name for name in map(self.book, booked) if name is not None]

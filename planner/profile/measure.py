@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from planner.cost.families import is_work
+from planner.cost.families import is_work, packet
 from planner.graph.op_graph import OpGraph
 from planner.profile.events import ITERATION, RANGE_PREFIX, Event, read_events
-from planner.profile.join import Joined, join
+from planner.profile.join import NO_GRAPH, Joined, join
 from planner.profile.model import Profile, ProfileRow, UnlinkedRow
 from planner.profile.module_ranges import module_ranges
 from planner.profile.tree import Iteration, iterations_of
@@ -34,15 +34,16 @@ def measure(
     graph: OpGraph,
     device: str,
     *,
+    removed: OpGraph = NO_GRAPH,
     iterations: int = 10,
     warmup: int = 3,
 ) -> Profile:
     """Times of the operators that `module(*args, **kwargs)` really runs, joined to `graph`.
 
     `module` and tensors are on `device` ("cpu", "cuda", "cuda:1") already; on CUDA the times are
-    those of kernels, copies and fills. Runs without autograd, on copies of the inputs; mode,
-    buffers, hooks and random state are afterwards as before. Raises what the forward raises, and
-    `CannotCopyInputs`.
+    those of kernels, copies and fills. `removed` holds nodes that the graph has lost. Runs
+    without autograd, on copies of the inputs; mode, buffers, hooks and random state are
+    afterwards as before. Raises what the forward raises, and `CannotCopyInputs`.
     """
     if iterations < 1:
         raise ValueError("iterations must be at least 1")
@@ -50,14 +51,20 @@ def measure(
     with torch.no_grad(), restored(module, device):
         wall = _wall(module, args, kwargs, device, iterations, warmup)
         events = _record(module, args, kwargs, on_device, iterations)
-    return profile_of(events, graph, device, wall)
+    return profile_of(events, graph, device, wall, removed)
 
 
-def profile_of(events: Sequence[Event], graph: OpGraph, device: str, wall: Timing) -> Profile:
+def profile_of(
+    events: Sequence[Event],
+    graph: OpGraph,
+    device: str,
+    wall: Timing,
+    removed: OpGraph = NO_GRAPH,
+) -> Profile:
     """The profile that recorded events amount to. They hold at least one iteration."""
     on_device = device.startswith("cuda")
     runs = iterations_of(events)
-    joined = [join(run, graph, on_device=on_device) for run in runs]
+    joined = [join(run, graph, on_device=on_device, removed=removed) for run in runs]
     ran = {name for one in joined for name in one.by_node}
     profiled = Timing(tuple(run.range.duration_us for run in runs))
     device_us = statistics.median(_total_us(one) for one in joined)
@@ -67,10 +74,11 @@ def profile_of(events: Sequence[Event], graph: OpGraph, device: str, wall: Timin
         wall=wall,
         profiled_wall=profiled,
         rows=_rows(graph, joined, ran),
-        unlinked=_unlinked(joined),
+        unlinked=_by_name([one.unlinked for one in joined]),
         not_run=tuple(node.name for node in graph if is_work(node) and node.name not in ran),
         module_calls=_module_calls(runs[-1]),
         note=_pace_note(wall.median_us, device_us) if on_device else "",
+        removed=_by_name([_by_operator(one.removed, removed) for one in joined]),
     )
 
 
@@ -128,13 +136,19 @@ def _rows(graph: OpGraph, joined: Sequence[Joined], ran: set[str]) -> tuple[Prof
     return tuple(rows)
 
 
-def _unlinked(joined: Sequence[Joined]) -> tuple[UnlinkedRow, ...]:
+def _by_operator(by_node: Mapping[str, float], graph: OpGraph) -> dict[str, float]:
+    times: dict[str, float] = {}
+    for node in graph:
+        if node.name in by_node:
+            name = packet(node.op)
+            times[name] = times.get(name, 0.0) + by_node[node.name]
+    return times
+
+
+def _by_name(runs: Sequence[Mapping[str, float]]) -> tuple[UnlinkedRow, ...]:
     """Longest first."""
-    names = dict.fromkeys(name for one in joined for name in one.unlinked)
-    rows = [
-        UnlinkedRow(name, Timing(tuple(one.unlinked.get(name, 0.0) for one in joined)))
-        for name in names
-    ]
+    names = dict.fromkeys(name for run in runs for name in run)
+    rows = [UnlinkedRow(name, Timing(tuple(run.get(name, 0.0) for run in runs))) for name in names]
     return tuple(sorted(rows, key=lambda row: -row.timing.median_us))
 
 

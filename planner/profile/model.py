@@ -41,7 +41,9 @@ class Profile:
     `wall`: whole forwards without the profiler. `profiled_wall`: with it, host side; on the CPU
     the operators' sum stays below it. On a CUDA device the rows are kernel times. `not_run`
     names graph nodes that eager never executed. `module_calls` counts the calls of each module
-    by path ("" is the root). `note` says when the host, not the device, sets the pace.
+    by path ("" is the root). `note` says when the host, not the device, sets the pace. `removed`:
+    the part of the unlinked work that stands for operators which the graph has lost to its
+    normalization (constants folded, masks dropped), by operator ("aten.arange").
     """
 
     device: str
@@ -53,6 +55,7 @@ class Profile:
     not_run: tuple[str, ...]
     module_calls: tuple[tuple[str, int], ...]
     note: str = ""
+    removed: tuple[UnlinkedRow, ...] = ()
 
     @property
     def linked_us(self) -> float:

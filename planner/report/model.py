@@ -18,6 +18,8 @@ Kind = Literal["measured", "predicted", "unknown"]
 Tier = Literal["core", "movement", "long_tail"]
 Bound = Literal["memory", "compute", "overhead"]
 Stage = Literal["pattern", "users", "check", "numerics", "speed"]
+Precision = Literal["exact", "high"]
+"""exact: every cast is applied. high: a kernel leaves out those that only lose bits."""
 CaptureMethod = Literal["export", "partial", "trace"]
 
 COVERED_LEVELS = (
@@ -174,7 +176,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class FusionRow:
-    """One place of the graph that a generated kernel replaces, or would have."""
+    """One place of the graph that a generated kernel replaces, or would have. `unrounded` are
+    casts to fewer bits among its nodes that the kernel leaves out, and its reference too.
+    """
 
     name: str
     rule: str
@@ -188,6 +192,7 @@ class FusionRow:
     kept: bool
     reason: str
     trials: tuple[Trial, ...] = ()
+    unrounded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,7 @@ class FusableTime:
     products, convolutions and attention, `total_us` all other.
 
     Of the total, `in_kernels_us` was taken by kept kernels and `rewritten_us` by rewrites that
-    removed the operators; `unlinked_us` is work of eager that the captured program does not have;
+    removed the operators; `unlinked_us` is work of eager that no capture has;
     `left` has the rest. `withdrawn_us` is the part of `left` in kernels that won alone and went
     because the whole did not.
     """
@@ -306,6 +311,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """Everything that a run says. `precision` tells which of the program's casts are applied, in
+    the kernels and in the float64 reference of `numerics` alike: all of them ("exact"), or all but
+    the `unrounded` ones of the fusions that are kept ("high").
+    """
+
     environment: Environment
     model: ModelInfo
     capture: CaptureInfo
@@ -318,6 +328,7 @@ class Report:
     numerics: tuple[NumericsRow, ...]
     benchmark: Benchmark
     outcome: Outcome | None = None
+    precision: Precision = "exact"
     fusable: FusableTime | None = None
     stages: tuple[StageRow, ...] = ()
     schema_version: int = SCHEMA_VERSION

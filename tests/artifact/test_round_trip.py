@@ -323,6 +323,37 @@ def test_the_packaged_program_runs_under_autocast(block: Any, x: Tensor) -> None
     torch.testing.assert_close(out, expected)
 
 
+def test_an_artifact_captured_under_autocast_runs_under_that_one_alone(
+    fuse: Any, models: Any, x: Tensor, tmp_path: Path
+) -> None:
+    model = models.Block().eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = fuse(model, x)
+        fused.save(tmp_path / "m.pt2")
+        loaded = planner.load(tmp_path / "m.pt2")
+        assert torch.equal(loaded(x), fused(x))
+        assert loaded.fallbacks == fused.fallbacks == 0
+        other = torch.randn(24, 5).t()
+        near = {"rtol": 2**-6, "atol": 2**-6}
+        torch.testing.assert_close(_falls_back(loaded, "strides", other), model(other), **near)
+    with pytest.raises(OutsideRange, match="autocast is off, the program was captured under"):
+        loaded(x)
+
+
+def test_an_artifact_of_autocast_regions_runs_without_another_around(
+    fuse: Any, models: Any, x: Tensor, tmp_path: Path
+) -> None:
+    class Regions(models.Block):  # type: ignore[misc, name-defined]
+        def forward(self, x: Tensor) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    fuse(Regions().eval(), x).save(tmp_path / "m.pt2")
+    loaded = planner.load(tmp_path / "m.pt2")
+    with torch.autocast("cpu", torch.float16), pytest.raises(OutsideRange, match="autocast is on"):
+        loaded(x)
+
+
 def test_the_packaged_program_moves_to_another_device(
     fuse: Any, models: Any, tmp_path: Path
 ) -> None:

@@ -51,6 +51,13 @@ def test_a_verb_hands_model_inputs_and_options_to_the_library(
     assert (kwargs["name"], kwargs["device"], kwargs["out"]) == (model, None, None)
 
 
+@pytest.mark.parametrize("verb", ["fuse", "bench"])
+def test_precision_is_handed_on(verb: str, model: str, pipeline: Any) -> None:
+    main([verb, model])
+    main([verb, model, "--precision", "high"])
+    assert [kwargs["precision"] for _, _, kwargs in pipeline.calls] == ["exact", "high"]
+
+
 def test_audit_options(model: str, pipeline: Any) -> None:
     main(["audit", model, "--backend", "onnx", "--backend", "cuda", "--backend", "onnx"])
     main(["audit", model, "--no-measure"])
@@ -116,6 +123,7 @@ def test_quiet_leaves_progress_out(model: str, pipeline: Any, capsys: Captured) 
         (["rank", "net.py:make", "--set", "x"], 2),
         (["audit", "net.py:make", "--fail-under", "101"], 2),
         (["fuse", "net.py:make", "--max-fusions", "-1"], 2),
+        (["fuse", "net.py:make", "--precision", "low"], 2),
     ],
 )
 @pytest.mark.usefixtures("model", "pipeline")

@@ -442,6 +442,73 @@ def test_autocast_runs_the_original(fused: Any, model: Block, x: Tensor) -> None
     torch.testing.assert_close(out, expected)
 
 
+class Mixed(nn.Module):
+    """Enters autocast for a linear, GELU and residual, and leaves it for a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            h = gelu(self.fc(x)) + x
+            with torch.autocast("cpu", enabled=False):
+                h = self.norm(self.fc(h) + x)
+            return torch.sigmoid(self.fc(h)) * h
+
+
+def test_chains_of_autocast_regions_are_fused_with_their_casts(fuse_all: Any, x: Tensor) -> None:
+    model = Mixed().eval()
+    found = fuse_all(model, (x,))
+    fused_ops = [str(n.target) for ways in found.places for n in ways[0].lowered.nodes]
+    assert {"aten._to_copy.default", "aten.gelu.default", "aten.layer_norm.default"} <= set(
+        fused_ops
+    )
+    out, expected = found.module(x), model(x)
+    assert out.dtype is expected.dtype
+    torch.testing.assert_close(out, expected, rtol=2**-7, atol=2**-7)
+    assert found.module.fallbacks == 0
+
+
+def test_a_model_with_autocast_regions_falls_back_under_another(fuse_all: Any, x: Tensor) -> None:
+    model = Mixed().eval()
+    fused = fuse_all(model, (x,)).module
+    with torch.autocast("cpu", torch.float16):
+        out = _falls_back(fused, "autocast is on", x)
+        assert torch.equal(out, model(x))
+
+
+def test_a_model_captured_under_autocast_runs_under_that_one_alone(
+    fuse_all: Any, model: Block, x: Tensor
+) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = fuse_all(model, (x,)).module
+        assert "fuseplan" in fused.code
+        out, expected = fused(x), model(x)
+        assert fused.fallbacks == 0
+    assert out.dtype is expected.dtype
+    torch.testing.assert_close(out, expected, rtol=2**-7, atol=2**-7)
+    off = _falls_back(fused, "autocast is off, the program was captured under autocast to", x)
+    assert torch.equal(off, model(x))
+    with torch.autocast("cpu", torch.float16):
+        other = _falls_back(fused, "autocast is to float16", x)
+        assert torch.equal(other, model(x))
+
+
+def test_autocast_casts_nothing_within_a_program_captured_under_it(fuse_all: Any) -> None:
+    """A linear that the forward keeps in float32 stays so."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return torch.nn.functional.linear(x, x) * m.bias[:3] + 1
+
+    model, x = Applied(forward).eval(), torch.randn(3, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = fuse_all(model, (x,)).module
+        assert torch.equal(fused(x), model(x))
+        assert fused.fallbacks == 0
+
+
 def test_torch_compile_compiles_the_original(fuse_all: Any, x: Tensor) -> None:
     """Its kernel writes over an input, which torch.compile refuses to trace."""
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)).eval()

@@ -27,8 +27,8 @@ GELU_VARIANTS = [
 NORM_VARIANTS = [
     ("bias_add_layer_norm", lambda x, b, r, w, s: layer_norm((x + b) + r, [8], w, s)),
     ("bias_add_layer_norm", lambda x, b, r, w, s: layer_norm(r + (b + x), [8], w, s)),
-    ("add_layer_norm", lambda x, b, r, w, s: layer_norm(x * b + r, [8], w, s)),
-    ("add_layer_norm", lambda x, b, r, w, s: layer_norm(r + x * b, [8], w, s)),
+    ("add_layer_norm", lambda x, b, r, w, s: layer_norm((x - b) + r, [8], w, s)),
+    ("add_layer_norm", lambda x, b, r, w, s: layer_norm(r + (x - b), [8], w, s)),
 ]
 AFFINE = [(True, True), (True, False), (False, True), (False, False)]
 

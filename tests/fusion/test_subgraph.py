@@ -107,3 +107,24 @@ def test_arguments_left_out_mean_what_eager_makes_of_them(trace: Any, dtype: tor
     x[0, 0], x[1, 1] = torch.inf, -torch.inf
     (out,) = run_in_float64(trace(lambda x: (torch.nan_to_num(x),), x), [x])
     assert torch.equal(out.to(dtype), torch.nan_to_num(x))
+
+
+def test_a_view_of_what_lies_otherwise_in_float64_is_a_copy(trace: Any) -> None:
+    """Attention in bfloat16 may return what can be viewed, and in float64 what cannot."""
+    module = trace(lambda x: (x.view(32),), X)
+    (out,) = run_in_float64(module, [X.t().contiguous().t()])
+    assert torch.equal(out, X.double().reshape(32))
+
+
+def test_a_dtype_to_compute_in_is_float64(trace: Any) -> None:
+    def both(x: torch.Tensor) -> Any:
+        total = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
+        return x.softmax(-1, torch.float32), x.sum(-1, keepdim=True, dtype=torch.float32), total
+
+    outs = run_in_float64(trace(both, X.bfloat16()), [X.bfloat16()])
+    exact = X.bfloat16().double()
+    assert torch.equal(outs[0], exact.softmax(-1))
+    assert torch.equal(outs[1], exact.sum(-1, keepdim=True))
+    assert torch.equal(outs[2], torch.linalg.vector_norm(exact, 2, -1, True))
+    (counted,) = run_in_float64(trace(lambda x: (x.sum(-1, dtype=torch.int64),), X), [X.bool()])
+    assert counted.dtype is torch.int64

@@ -125,6 +125,7 @@ def test_a_cache_that_cannot_be_taken_apart_is_refused_with_the_way_to_do_withou
     config = MambaConfig(num_hidden_layers=1, hidden_size=16, state_size=4, vocab_size=32)
     model = MambaModel(config).eval()
     ids = torch.randint(32, (1, 5))
+    model.register_forward_hook(_keep_an_object)
     message = r"the DynamicCache among .* inputs or outputs: .*use_cache = False"
     with pytest.raises(CaptureFailed, match=message) as caught:
         planner.capture(model, (ids,))
@@ -134,6 +135,12 @@ def test_a_cache_that_cannot_be_taken_apart_is_refused_with_the_way_to_do_withou
         planner.audit(model, (ids,), {"cache_params": cache}, measure=False)
     model.config.use_cache = False
     assert planner.capture(model, (ids,)).graph
+
+
+def _keep_an_object(_: nn.Module, __: object, result: Any) -> None:
+    """Something in the cache that is neither a tensor nor plain data."""
+    if result.cache_params is not None:
+        result.cache_params.layers[0].lock = threading.Lock()
 
 
 def test_every_refusal_is_a_wrong_input_to_the_command_line() -> None:

@@ -22,6 +22,7 @@ from fusion_kernels.rule import FusionRule, Variant
 from fusion_kernels.rules import RULES
 from fusion_kernels.tolerances import check
 from planner.fusion.lower import input_hint, lower
+from planner.fusion.lowered import LoweredRegion
 from planner.fusion.subgraph import extract, run_in_float64
 
 
@@ -29,7 +30,8 @@ from planner.fusion.subgraph import extract, run_in_float64
 class Traced:
     """A function of tensors as a region: `inputs` are the example's in the region's order.
 
-    `order` holds for each input its position among the function's arguments.
+    `order` holds for each input its position among the function's arguments. Where views stand
+    between them and what the kernel reads or returns, `lowered` has these.
     """
 
     region: Region
@@ -37,6 +39,7 @@ class Traced:
     order: tuple[int, ...]
     operators: fx.GraphModule
     output_dtypes: tuple[torch.dtype, ...]
+    lowered: LoweredRegion
 
     def ordered(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Other arguments of the function in the region's order."""
@@ -66,6 +69,7 @@ def trace_region(
         order,
         extract(lowered.nodes, lowered.inputs).module,
         tuple(node.meta["val"].dtype for node in lowered.outputs),
+        lowered,
     )
 
 
@@ -93,6 +97,7 @@ def trace_operator(overload: Any, *args: Any, **kwargs: Any) -> Traced:
         tuple(positions),
         extract(lowered.nodes, lowered.inputs).module,
         (call.meta["val"].dtype,),
+        lowered,
     )
 
 
@@ -124,9 +129,9 @@ def assert_keeps_the_contract(
 def assert_region_is_right(traced: Traced, *tensors: Tensor) -> None:
     """The region by torch and as Triton text against its operators in float64."""
     inputs = traced.ordered(*tensors) if tensors else traced.inputs
-    exact = traced.exact(*inputs)
-    for outs in (evaluate(traced.region, inputs), run_kernel(traced.region, inputs)):
-        assert_keeps_the_contract(outs, exact, traced.output_dtypes)
+    exact, read = traced.exact(*inputs), traced.lowered.arguments(inputs)
+    for outs in (evaluate(traced.region, read), run_kernel(traced.region, read)):
+        assert_keeps_the_contract(traced.lowered.returned(outs), exact, traced.output_dtypes)
 
 
 class MemoryWatch:
@@ -210,7 +215,7 @@ def _golden_shape(example: tuple[int, ...]) -> tuple[int, ...]:
     """The larger tensor that an example stands for; what it holds once stays one."""
     if len(example) == 2 and example[0] != 1:
         return (4, 128, 96 * example[-1])
-    return tuple(n if n in (1, 4) else 96 * n for n in example)
+    return tuple({1: 1, 4: 4, 8: 768, 16: 64}[n] for n in example)
 
 
 _NUMBERS = {"eps": 1e-12, "cap": 30.0, "scale": 0.125, "value": float("-inf")}
@@ -268,6 +273,15 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (x - mean) * torch.rsqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
 
 
+def _dequantized(codes: Tensor, scale: Tensor) -> Tensor:
+    return codes.to(torch.bfloat16) * scale
+
+
+def _quantized(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-6) / torch.finfo(torch.float8_e5m2).max
+    return (x / scale).to(torch.float8_e5m2), scale
+
+
 def _chains() -> dict[str, Golden]:
     image = torch.ones(2, 64, 8, 8).to(memory_format=torch.channels_last)
     keep = torch.ones(4, 1, 1, 128, dtype=torch.bool)
@@ -280,6 +294,11 @@ def _chains() -> dict[str, Golden]:
         "counted_i64": (_counted, (whole, whole.bool())),
         "long_softmax_bf16": (_long_softmax, (torch.ones(4, 32000, dtype=torch.bfloat16),)),
         "statistics_f32": (_statistics, (torch.ones(64, 768),)),
+        "dequantized_f8e4m3": (
+            _dequantized,
+            (torch.ones(64, 768).to(torch.float8_e4m3fn), torch.ones(64, 1, dtype=torch.bfloat16)),
+        ),
+        "quantized_f8e5m2": (_quantized, (torch.ones(64, 768, dtype=torch.bfloat16),)),
     }
     return {
         label: Golden(

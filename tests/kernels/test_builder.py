@@ -98,7 +98,9 @@ def test_infinities_and_the_largest_number_are_not(number):
     assert body(made, made.apply("add", "x", number))[-1].op == "add"
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex64", "uint16", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "dtype", ["float64", "complex64", "uint16", "float8_e4m3fnuz", "float8_e8m0fnu"]
+)
 def test_dtypes_without_an_expression_are_refused_wherever_they_stand(dtype):
     made = builder(x="float32")
     with pytest.raises(NotLowered, match=dtype):

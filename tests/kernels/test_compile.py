@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from triton import knobs
 
 from fusion_kernels.compile import CannotCompile, compile_ahead, signature_of
 from fusion_kernels.load import interpreted, load_kernel
+from fusion_kernels.resources import UnknownUsage, usage_of_amdgcn, usage_of_cubin
 
 SAMPLE = Path(__file__).with_name("sample_kernel.py")
 TARGETS = (("cuda", 80), ("cuda", 90))
@@ -29,16 +31,16 @@ def arguments(dtype=torch.float32, cols=768, block=1024, **changed):
 def test_the_sample_kernel_compiles_without_spills(kernel, dtype, target):
     used = compile_ahead(kernel, arguments(dtype), target=target)
     assert used.target == f"sm_{target[1]}"
-    assert used.local_bytes == 0
-    assert 16 <= used.registers <= 128
-    assert used.cubin.startswith(b"\x7fELF")
-    assert f".target sm_{target[1]}" in used.ptx
+    assert used.usage.local_bytes == 0
+    assert 16 <= used.usage.registers <= 128
+    assert used.binary.startswith(b"\x7fELF")
+    assert f".target sm_{target[1]}" in used.assembly
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_a_row_too_wide_for_one_warp_spills(kernel, target):
     used = compile_ahead(kernel, arguments(cols=16384, block=16384), target=target, num_warps=1)
-    assert used.local_bytes > 1000
+    assert used.usage.local_bytes > 1000
 
 
 def test_warps_share_the_row_through_shared_memory(kernel):
@@ -46,18 +48,18 @@ def test_warps_share_the_row_through_shared_memory(kernel):
     four = compile_ahead(kernel, arguments(), num_warps=4)
     assert one.shared_bytes == 0
     assert four.shared_bytes >= 4 * 4
-    assert four.registers < one.registers
+    assert four.usage.registers < one.usage.registers
 
 
 def test_it_compiles_after_the_same_file_was_interpreted(kernel):
     row = torch.ones(1, 48)
     interpreted(SAMPLE, "add_layer_norm")(row, row, row[0], row[0], 1e-5)
-    assert compile_ahead(kernel, arguments(cols=48, block=64), num_warps=2).local_bytes == 0
+    assert compile_ahead(kernel, arguments(cols=48, block=64), num_warps=2).usage.local_bytes == 0
 
 
 def test_the_pointer_dtype_reaches_the_code(kernel):
-    bf16 = compile_ahead(kernel, arguments(torch.bfloat16)).ptx
-    fp32 = compile_ahead(kernel, arguments(torch.float32)).ptx
+    bf16 = compile_ahead(kernel, arguments(torch.bfloat16)).assembly
+    fp32 = compile_ahead(kernel, arguments(torch.float32)).assembly
     assert "cvt.rn.bf16" in bf16
     assert "cvt.rn.bf16" not in fp32
 
@@ -140,5 +142,35 @@ def test_the_compiler_s_words_are_passed_on(kernel):
 
 
 def test_another_backend_is_refused(kernel):
-    with pytest.raises(CannotCompile, match="'hip'"):
-        compile_ahead(kernel, arguments(), target=("hip", 942))
+    with pytest.raises(CannotCompile, match="no target 'xpu'; there are cuda, hip"):
+        compile_ahead(kernel, arguments(), target=("xpu", 1))
+
+
+AMD = (("hip", "gfx942"), ("hip", "gfx950"))
+
+
+@pytest.mark.parametrize("target", AMD, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_sample_kernel_compiles_for_amd_without_spills(kernel, dtype, target):
+    used = compile_ahead(kernel, arguments(dtype), target=target)
+    assert used.target == target[1]
+    assert not used.spills
+    assert 8 <= used.usage.registers <= 64
+    assert used.binary.startswith(b"\x7fELF")
+    assert f"amdhsa--{target[1]}" in used.assembly
+
+
+@pytest.mark.parametrize("target", AMD, ids=str)
+def test_a_row_too_wide_for_one_wavefront_spills_on_amd(kernel, target):
+    wide = arguments(cols=16384, block=16384)
+    used = compile_ahead(kernel, wide, target=target, num_warps=1)
+    assert used.spills
+    assert used.usage.spilled_registers
+    assert used.usage.local_bytes > 1000
+
+
+def test_a_binary_that_is_none_is_named():
+    with pytest.raises(UnknownUsage, match="cuobjdump"):
+        usage_of_cubin(b"no binary", knobs.nvidia.cuobjdump.path)
+    with pytest.raises(UnknownUsage, match="metadata lacks vgpr_count"):
+        usage_of_amdgcn("s_endpgm")

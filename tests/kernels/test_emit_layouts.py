@@ -432,3 +432,18 @@ def test_pieces_side_by_side(lay, config, kernel_run) -> None:
     (out,) = kernel_run(region, tensors, config)
     torch.testing.assert_close(out, wanted)
     torch.testing.assert_close(evaluate(region, tensors)[0], wanted)
+
+
+def test_a_leading_dimension_that_no_input_has(kernel_run) -> None:
+    """The output has it all the same: views around the kernel count on the region's rank."""
+    made = Builder()
+    made.at("add", "add", "float32")
+    x = made.input("x", "float32", (1, 4, 6), (0, 6, 1), 2)
+    y = made.input("y", "float32", (1, 1, 6), (0, 0, 1), 1)
+    strides = (24, 6, 1)
+    total = made.apply("add", x, y)
+    region = made.finish("short", (1, 4, 6), [Output(total, "float32", (1, 4, 6), strides)])
+    tensors = (randn(4, 6), randn(6, seed=1))
+    (out,) = kernel_run(region, tensors)
+    assert out.shape == (1, 4, 6)
+    torch.testing.assert_close(out, evaluate(region, tensors)[0])

@@ -97,6 +97,23 @@ def test_operands_that_had_to_be_copied_are_never_repeated(module: SimpleNamespa
     assert module.kernel.slow == 2
 
 
+def test_what_lies_permuted_is_repeated_where_it_lies(module: SimpleNamespace) -> None:
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x, y = x.t(), y.t()
+        out = torch.empty(x.shape)
+        module.add_kernel[(3,)](x, y, out, x.numel(), BLOCK_SIZE=64, GROUP=16, num_warps=4)
+        return out.t()
+
+    module.add = add
+    run = repeated(module)
+    run(torch.zeros(8, 4).t(), torch.zeros(8, 4).t())
+    x, y = torch.randn(8, 4).t(), torch.randn(8, 4).t()
+    out = run(x, y)
+    assert module.kernel.slow == 1
+    assert torch.equal(out, x + y)
+    assert out.stride() == (1, 4)
+
+
 def test_an_unaligned_pointer_goes_through_the_launcher(module: SimpleNamespace) -> None:
     run = repeated(module)
     storage = torch.arange(33.0)
@@ -127,3 +144,47 @@ def test_nothing_of_a_call_is_kept_alive(module: SimpleNamespace) -> None:
         x = torch.ones(8, 4).t()
         gone = weakref.ref(run(x, torch.ones(4, 8)))
         assert gone() is None
+
+
+def _of_codes(space: SimpleNamespace) -> RepeatedLaunch:
+    """A launcher that hands the kernel the codes of its 8-bit operands."""
+
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(x.shape, dtype=x.dtype)
+        codes = (tensor.view(torch.uint8) for tensor in (x, y, out))
+        space.add_kernel[(3,)](*codes, x.numel(), BLOCK_SIZE=64, GROUP=16, num_warps=4)
+        return out
+
+    return RepeatedLaunch(add, space, "add_kernel")
+
+
+def _eight_bits(value: int) -> torch.Tensor:
+    return torch.full((4, 8), value, dtype=torch.uint8).view(torch.float8_e4m3fn)
+
+
+def test_operands_in_8_bits_are_known_by_their_codes(module: SimpleNamespace) -> None:
+    run = _of_codes(module)
+    module.kernel.compiled.__class__ = type("AddsCodes", (Compiled,), {"__getitem__": _adds_codes})
+    for value in (1, 2, 3):
+        out = run(_eight_bits(value), _eight_bits(10 * value))
+        assert out.dtype is torch.float8_e4m3fn
+        assert torch.equal(out.view(torch.uint8), torch.full((4, 8), 11 * value, dtype=torch.uint8))
+    assert module.kernel.slow == 1
+
+
+def _adds_codes(_: Compiled, grid: tuple[int, ...]) -> Callable[..., None]:
+    assert grid == (3, 1, 1)
+
+    def start(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, *_: Any) -> None:
+        bits = out.view(torch.uint8)
+        bits.copy_(x.view(torch.uint8) + y.view(torch.uint8))
+
+    return start
+
+
+def test_two_8_bit_operands_at_one_address_are_launched_anew(module: SimpleNamespace) -> None:
+    run = _of_codes(module)
+    x, y = _eight_bits(1), _eight_bits(3)
+    for first, second, total in ((x, x.view(4, 8), 2), (x, y, 4), (y, x, 4)):
+        assert (run(first, second).view(torch.uint8) == total).all()
+    assert module.kernel.slow == 3

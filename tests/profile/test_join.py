@@ -30,11 +30,11 @@ def scope(name: str, start_us: int, end_us: int) -> Event:
     return Event("range", name, start_us * 1000, end_us * 1000)
 
 
-def joined(nodes: list[OpNode], *events: Event) -> Joined:
+def joined(nodes: list[OpNode], *events: Event, removed: tuple[OpNode, ...] = ()) -> Joined:
     whole = [scope(ITERATION, 0, 1000), scope(MODULE_PREFIX, 1, 999), *events]
     whole.sort(key=lambda event: (event.start_ns, -event.end_ns))
     (iteration,) = iterations_of(whole)
-    return join(iteration, OpGraph(tuple(nodes)), on_device=False)
+    return join(iteration, OpGraph(tuple(nodes)), on_device=False, removed=OpGraph(removed))
 
 
 def test_outermost_call_that_fits_carries_all_inside() -> None:
@@ -115,6 +115,28 @@ def test_module_path_that_differs_is_the_last_resort() -> None:
         call("aten::relu", 20, 30),
     )
     assert result == Joined({"relu": 10.0}, {})
+
+
+def test_unlinked_calls_are_joined_to_nodes_that_the_graph_has_lost() -> None:
+    result = joined(
+        [node("relu", "relu")],
+        call("aten::relu", 10, 20),
+        call("aten::relu", 30, 70),
+        call("aten::exp", 80, 85),
+        removed=(node("relu_1", "relu"), node("tanh", "tanh")),
+    )
+    assert result == Joined(
+        {"relu": 10.0}, {"aten::relu": 40.0, "aten::exp": 5.0}, {"relu_1": 40.0}
+    )
+
+
+def test_a_lost_node_never_takes_the_call_of_one_that_is_there() -> None:
+    result = joined(
+        [node("relu_1", "relu")],
+        call("aten::relu", 10, 20),
+        removed=(node("relu", "relu"),),
+    )
+    assert result == Joined({"relu_1": 10.0}, {})
 
 
 def test_more_calls_than_nodes_are_unlinked() -> None:

@@ -203,3 +203,12 @@ def test_a_model_without_weights_has_no_size(report: Report) -> None:
     model = replace(report.model, parameters=0, parameter_bytes=0, dtype="none")
     first = render(replace(report, model=model)).splitlines()[0]
     assert first == " hf:bert  BertModel, no parameters"
+
+
+def test_the_numerics_say_which_casts_the_reference_lacks(report: Report) -> None:
+    fusions = tuple(replace(row, unrounded=("to_copy", "to_copy_1")) for row in report.fusions)
+    assert "against float64 less 2 casts that kernels leave out" in render(
+        replace(report, fusions=fusions, precision="high")
+    )
+    dropped = tuple(replace(row, kept=False) for row in fusions)
+    assert "leave out" not in render(replace(report, fusions=dropped, precision="high"))

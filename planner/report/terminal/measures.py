@@ -28,9 +28,8 @@ def numerics(report: Report, page: Page) -> Iterator[RenderableType]:
         return
     failures = [row for row in report.numerics if not row.passed]
     said = f"{len(failures)} failed" if failures else "all passed"
-    yield from title(
-        "Numerics", f"{counted(len(report.numerics), 'check')} against float64, {said}"
-    )
+    checks = counted(len(report.numerics), "check")
+    yield from title("Numerics", f"{checks} against float64{_left_out(report)}, {said}")
     columns = [
         Column("dtype"),
         Column("measure", grow=1, wrap=True),
@@ -90,6 +89,12 @@ def outcome(report: Report, _page: Page) -> Iterator[RenderableType]:
     extra = report.outcome.extra_weight_bytes
     copies = f"; {extra / 1e6:.1f} MB of weights are copies, folded or packed" if extra else ""
     yield line((what, style), f": {report.outcome.reason}{copies}")
+
+
+def _left_out(report: Report) -> str:
+    """What `--precision high` takes from the reference as from the kernels."""
+    names = {name for row in report.fusions if row.kept for name in row.unrounded}
+    return f" less {counted(len(names), 'cast')} that kernels leave out" if names else ""
 
 
 def _numerics_row(group: grouping.NumericsGroup, width: int) -> list[Cell]:

@@ -1,0 +1,57 @@
+"""Operators that read a table at positions that another tensor holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from planner.graph.view import op_name
+
+_EMBEDDING, _GATHER = "aten.embedding.default", "aten.gather.default"
+_SELECT = "aten.index_select.default"
+LOOKUPS = frozenset((_EMBEDDING, _GATHER, _SELECT))
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """`node` reads `table` along dimension `dim` at the positions in `index`."""
+
+    node: fx.Node
+    table: fx.Node
+    index: fx.Node
+    dim: int
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the index has an element for each of the result's, as gather's has; else it
+        takes the place of the table's dimension.
+        """
+        return op_name(self.node) == _GATHER
+
+
+def lookup_of(node: fx.Node) -> Lookup | None:
+    """What a lookup reads and where, None for any other operator."""
+    name, args = op_name(node), node.args
+    if name not in LOOKUPS or len(args) < 2:
+        return None
+    table: Any = args[0]
+    if name == _EMBEDDING:
+        index: Any = args[1]
+        return Lookup(node, table, index, 0)
+    index = args[2]
+    dim: Any = args[1]
+    return Lookup(node, table, index, dim % max(table.meta["val"].dim(), 1))
+
+
+def bound_of(node: fx.Node) -> int | None:
+    """The size of the smallest table that the node's integers are positions in, None where they
+    are no positions.
+    """
+    sizes = [
+        found.table.meta["val"].shape[found.dim]
+        for found in map(lookup_of, node.users)
+        if found is not None and found.index is node and isinstance(found.table.meta["val"], Tensor)
+    ]
+    return min(map(int, sizes), default=None)

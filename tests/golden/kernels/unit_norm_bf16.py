@@ -1,0 +1,51 @@
+"""unit_norm: one kernel instead of one operator.
+
+rule       l2_norm
+module     encoder.layer.0.output
+source     model.py:42  return self.norm(self.dense(hidden) + residual)
+traffic    5 -> 3 passes over the tensor
+captured   [4, 128, 768]
+tuned on   not tuned: default configuration
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE, NUM_WARPS = 1024, 4
+
+
+@triton.jit
+def unit_norm_kernel(x_ptr, out_ptr, n_cols, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr):
+    """div from x over rows of 768."""
+    n_cols = n_cols // GROUP * GROUP
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK_SIZE)
+    mask = cols < n_cols
+
+    x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
+
+    # linalg_vector_norm
+    linalg_vector_norm_part_2 = x * x
+    linalg_vector_norm_part_3 = tl.sum(tl.where(mask, linalg_vector_norm_part_2, 0.0), axis=0)
+    linalg_vector_norm = tl.sqrt_rn(linalg_vector_norm_part_3)
+    # div
+    div = tl.div_rn(x, linalg_vector_norm)
+
+    tl.store(out_ptr + row * n_cols + cols, div, mask=mask)
+
+
+def unit_norm(x: torch.Tensor) -> torch.Tensor:
+    x = x.contiguous()
+    shape = x.shape
+    out = torch.empty(shape, dtype=torch.bfloat16, device=x.device)
+    n_cols = shape[-1]
+    n_rows = out.numel() // max(n_cols, 1)
+    if out.numel():
+        grid = (n_rows,)
+        unit_norm_kernel[grid](
+            x, out, n_cols, BLOCK_SIZE=BLOCK_SIZE, GROUP=math.gcd(n_cols, 16), num_warps=NUM_WARPS
+        )
+    return out
