@@ -312,3 +312,10 @@ def test_a_region_with_more_dimensions_than_what_it_reads(grow: Any) -> None:
     assert source.dim() < len(plan.lowered.region.shape)
     (out,) = plan.lowered.returned(as_text(plan.lowered.region, (source,)))
     torch.testing.assert_close(out, layer_norm(x, (2, 1)))
+
+
+def test_a_concatenation_that_gives_one_element(grow: Any, rewritten: Any) -> None:
+    """Its pieces have no dimension to stand in; looking for one raised."""
+    x = torch.randn(3, 1)
+    grown = grow(lambda x: torch.cat((-x[..., 0:], x[..., :0]), -1).exp() * 2, x)
+    torch.testing.assert_close(rewritten(grown)(x), (-x).exp() * 2)
