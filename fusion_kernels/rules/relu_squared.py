@@ -13,10 +13,6 @@ def _relu_squared(x: Any) -> Any:
     return torch.relu(x) ** 2
 
 
-def _clamp_squared(x: Any) -> Any:
-    return torch.clamp(x, min=0) ** 2
-
-
 def _clamp_min_squared(x: Any) -> Any:
     return torch.clamp_min(x, 0) ** 2
 
@@ -32,7 +28,7 @@ RULE = FusionRule(
             "relu_squared",
             _relu_squared,
             {"x": (4, 8)},
-            spellings=(_clamp_squared, _clamp_min_squared),
+            spellings=(_clamp_min_squared,),
         ),
     ),
     _any,

@@ -55,7 +55,7 @@ SPELLINGS: dict[str, list[Callable[[Any], Any]]] = {
         lambda x: torch.square(relu(x)),
         lambda x: relu(x) ** 2,
         lambda x: relu(x).pow(2),
-        lambda x: torch.clamp(x, min=0) ** 2,
+        lambda x: torch.clamp_min(x, 0) ** 2,
     ],
 }
 RULES = {"relu_squared": "relu_squared"}
@@ -207,7 +207,7 @@ def test_an_inner_value_read_elsewhere_becomes_an_output(grow: Any, rewritten: A
     _same(grown, rewritten, form, X)
 
 
-@pytest.mark.parametrize("form", [lambda x: relu(x) ** 3, lambda x: torch.clamp(x, min=-1) ** 2])
+@pytest.mark.parametrize("form", [lambda x: relu(x) ** 3, lambda x: torch.clamp_min(x, -1) ** 2])
 def test_what_is_no_square_of_relu(grow: Any, form: Callable[..., Any]) -> None:
     assert _names(grow(form, X)) == []
 
