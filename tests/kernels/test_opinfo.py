@@ -122,7 +122,9 @@ def samples(entry: OpInfo, dtype: torch.dtype) -> Iterator[Sample]:
     torch.manual_seed(0)
     for sample in entry.sample_inputs("cpu", dtype, requires_grad=False):
         # The samples of rrelu draw random slopes, as in training; a region is for inference.
-        kwargs = {k: False if k == "training" else v for k, v in sample.kwargs.items()}
+        kwargs = dict(sample.kwargs)
+        if entry.name == "nn.functional.rrelu":
+            kwargs["training"] = False
         leaves, spec = tree_flatten((sample.input, sample.args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         yield Sample(
