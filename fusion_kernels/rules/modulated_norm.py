@@ -45,6 +45,11 @@ def _modulated_weighted_rms(x: Any, scale: Any, shift: Any, weight: Any, eps: fl
 
 
 def _check(match: Match) -> str | None:
+    """Scale and shift come from one condition and have one shape: the weight of a norm whose
+    result is added to a residual (Gemma 2) is no condition.
+    """
+    if match.shape("scale") != match.shape("shift"):
+        return ""
     if any(node.target == torch.ops.aten.mean.dim for node in match.nodes):
         reason = not_over_the_last(match, torch.ops.aten.mean.dim)
         if reason:

@@ -153,3 +153,14 @@ def test_a_modulated_rms_norm(grow: Any, rewritten: Any, weighted: bool) -> None
     assert _names(grown) == [("modulated_norm", "modulated_rms_norm")]
     assert len(grown.plans) == 1
     _is_right(grown, rewritten, form, X, W, SCALE, SHIFT)
+
+
+def test_a_norm_before_a_residual_is_not_modulated(grow: Any) -> None:
+    """Gemma 2's post-norms: 1 + w scales, and what is added is the residual."""
+
+    def form(x: Any, w: Any, r: Any) -> Any:
+        return x * torch.rsqrt(_squares(x) + 1e-6) * (1 + w) + r
+
+    grown = grow(form, X, W, R)
+    assert _names(grown) == [("rms_norm", "rms_norm_plus_one")]
+    assert len(grown.plans) == 1
