@@ -93,6 +93,24 @@ def _sum(b: Builder, x: Value, *_: object, **__: object) -> str:
     return b.apply("row_sum", b.cast(x, b.result_dtype) if _is_whole(b) else b.floating(x))
 
 
+def _count(b: Builder, x: Value, *_: object, **__: object) -> str:
+    """How many elements are not zero."""
+    true = x if b.dtype_of(x) == "bool" else b.apply("ne", x, b.zero_like(x))
+    return b.apply("row_sum", b.cast(true, "int64"))
+
+
+def _sum_of_numbers(b: Builder, x: Value, *_: object, **__: object) -> str:
+    """The sum, where what is no number counts nothing."""
+    if b.dtype_of(x) != "float32":
+        return _sum(b, x)
+    return b.apply("row_sum", b.apply("where", b.apply("ne", x, x), 0.0, x))
+
+
+def _mean_of_numbers(b: Builder, x: Value, *_: object, **__: object) -> str:
+    count = b.apply("row_sum", b.apply("where", b.apply("eq", x, x), 1.0, 0.0))
+    return b.apply("div", _sum_of_numbers(b, x), count)
+
+
 def _product(b: Builder, x: Value, *_: object, **__: object) -> str:
     return b.apply("row_prod", b.cast(x, b.result_dtype) if _is_whole(b) else b.floating(x))
 
@@ -142,6 +160,10 @@ def _unbiased(b: Builder, x: Value, _dim: Any, unbiased: bool = True, *_: object
     return _variance(b, x, correction=int(unbiased))
 
 
+def _unbiased_of_all(b: Builder, x: Value, unbiased: bool = True) -> str:
+    return _variance(b, x, correction=int(unbiased))
+
+
 def _root(variance: Callable[..., str]) -> Callable[..., str]:
     """The standard deviation."""
 
@@ -152,12 +174,14 @@ def _root(variance: Callable[..., str]) -> Callable[..., str]:
 
 
 def _norm(b: Builder, x: Value, order: Any = 2, *_: object, **__: object) -> str:
-    """The 1-, 2- and infinity norm of a row."""
+    """The 1-, 2- and both infinity norms of a row."""
     size = b.apply("abs", b.floating(x))
     if order in (1, 1.0):
         return b.apply("row_sum", size)
     if order in (2, 2.0):
         return b.apply("sqrt", b.apply("row_sum", b.apply("mul", x, x)))
+    if order in (_INFINITY, -_INFINITY):
+        return _extreme("row_max" if order > 0 else "row_min")(b, size)
     raise NotLowered(f"a norm of order {order} has no kernel expression")
 
 
@@ -165,6 +189,7 @@ def _is_whole(b: Builder) -> bool:
     return b.result_dtype not in FLOATING
 
 
+_INFINITY = float("inf")
 _EPSILON = 2.0**-23
 """torch.finfo(torch.float32).eps, which rms_norm adds where it is given no other."""
 
@@ -179,6 +204,10 @@ REDUCTIONS: dict[str, Callable[..., str]] = {
     "aten.logsumexp.default": _logsumexp,
     "aten.sum.default": _sum,
     "aten.sum.dim_IntList": _sum,
+    "aten.nansum.default": _sum_of_numbers,
+    "aten.nanmean.default": _mean_of_numbers,
+    "aten.count_nonzero.default": _count,
+    "aten.count_nonzero.dim_IntList": _count,
     "aten.prod.default": _product,
     "aten.prod.dim_int": _product,
     "aten.mean.default": _mean,
@@ -192,8 +221,10 @@ REDUCTIONS: dict[str, Callable[..., str]] = {
     "aten.all.dim": _truth("row_min"),
     "aten.all.dims": _truth("row_min"),
     "aten.var.correction": _variance,
+    "aten.var.default": _unbiased_of_all,
     "aten.var.dim": _unbiased,
     "aten.std.correction": _root(_variance),
+    "aten.std.default": _root(_unbiased_of_all),
     "aten.std.dim": _root(_unbiased),
     "aten.linalg_vector_norm.default": _norm,
 }

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+import planner
+
 
 class Flattening(nn.Module):
     """Folds batch and time for the linear and unfolds them for the norm."""
@@ -118,3 +120,51 @@ def test_activations_side_by_side_keep_their_own_values(fuse_all: Any) -> None:
     assert sorted(rules) == ["gelu_residual"] * 4 + ["pointwise_chain"]
     for out, expected in zip(found.module(x, r), Flavours()(x, r), strict=True):
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=5e-6)
+
+
+class Scaled(nn.Module):
+    """Factors in operators' attributes, and a bias of NaN that beta = 0 hides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(20, 20) / 4),
+            nn.Parameter(torch.randn(20)),
+        )
+        self.register_buffer("missing", torch.full((20,), float("nan")))
+
+    def forward(self, x: Tensor, r: Tensor) -> tuple[Tensor, ...]:
+        return (
+            gelu(torch.add(x @ self.weight, self.bias, alpha=0.5)),
+            torch.relu(torch.addmm(self.bias, x, self.weight, beta=0.25, alpha=2.0)),
+            gelu(torch.addmm(self.missing, x, self.weight, beta=0)),
+            gelu(torch.addmm(r, x, self.weight, alpha=3)) + r,
+        )
+
+
+def test_factors_of_products_are_honoured_in_a_whole_model(fuse_all: Any) -> None:
+    model, x, r = Scaled().eval(), torch.randn(5, 20), torch.randn(5, 20)
+    found = fuse_all(model, (x, r))
+    assert found.places
+    for out, expected in zip(found.module(x, r), model(x, r), strict=True):
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+class Names(nn.Module):
+    """Operators that tables list under another overload, with pointwise work between them."""
+
+    def forward(self, ids: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        hit = torch.isin(ids, torch.tensor([2, 5, 7]))
+        best, index = torch.max(x, dim=-1)
+        gated = torch.nn.functional.hardsigmoid(x) * (~hit).unsqueeze(-1)
+        return gated, hit.all(dim=-1), best, torch.div(index, 2, rounding_mode="floor") + 1
+
+
+def test_operators_keep_their_overloads_and_values(fuse_all: Any) -> None:
+    model, ids, x = Names().eval(), torch.randint(0, 9, (3, 4)), torch.randn(3, 4, 6)
+    graph = planner.capture(model, (ids, x)).graph
+    named = {"aten.isin.Tensor_Tensor", "aten.hardsigmoid.default", "aten.all.dim", "aten.max.dim"}
+    assert named | {"aten.div.Tensor_mode"} <= {node.op for node in graph.nodes}
+    found = fuse_all(model, (ids, x))
+    for out, expected in zip(found.module(ids, x), model(ids, x), strict=True):
+        torch.testing.assert_close(out, expected)
