@@ -34,6 +34,8 @@ def _drawn(variant: Variant, name: str, rows: tuple[int, int], generator: Any) -
     sizes = {4: rows[0], 8: cols, 16: 7, 1: 1}
     example = variant.examples[name]
     assert isinstance(example, tuple)
+    if name in variant.indices:
+        return torch.randint(0, sizes[16], rows, generator=generator)
     if len(example) == 2 and example[0] == 4:
         shape = (*rows, cols * example[1] // 8)
     else:
