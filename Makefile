@@ -12,7 +12,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PYTEST := $(TEST_ENV) $(RUN) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint format test test-full test-gpu golden tables clean
+.PHONY: help demo lint format test test-full test-gpu sanitize golden tables clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' Makefile | awk -F '  ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -34,10 +34,17 @@ test: $(VENV)/.stamp-dev ## the tests that need no GPU
 
 # Long forms keep what they found in tests/results and go on where they broke off.
 test-full: $(VENV)/.stamp-dev ## the same and the long ones
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not gpu"
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow and not gpu"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "slow and not gpu"
 
 test-gpu: $(VENV)/.stamp-dev ## the tests that need a CUDA device
-	$(PYTEST) -n $(WORKERS) -m gpu
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m gpu
+
+sanitize: $(VENV)/.stamp-dev ## every rule's kernels under NVIDIA's compute-sanitizer
+	for tool in memcheck racecheck initcheck; do \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+			$(RUN) tests/gpu/sanitizer_run.py || exit 1; \
+	done
 
 golden: $(VENV)/.stamp-dev ## write tests/golden anew; read the diff before you commit it
 	$(PYTEST) -m "not slow and not gpu" --refresh-golden

@@ -182,6 +182,8 @@ class Dimensions:
         start = 0
         self._pieces[node] = pieces = []
         for source in sources:
+            if sizes_of(source) == (0,) and not stacked:
+                continue  # the empty cache before the first token, which fits any rank
             own = list(self._own(source))
             if stacked:
                 own.insert(dim, [])

@@ -124,6 +124,16 @@ def test_halves_rotated_by_one_table_are_read_in_both(grow: Any, rewritten: Any)
     _same(grown, rewritten, form, *tensors)
 
 
+def test_an_empty_vector_beside_a_tensor_is_no_piece(grow: Any, rewritten: Any) -> None:
+    def form(empty: Any, x: Any) -> Any:
+        return torch.cat((empty, x * 2), -2)
+
+    tensors = (torch.empty(0), torch.randn(2, 3, 5, 4))
+    grown = grow(form, *tensors)
+    assert grown.regions == [["mul", "cat"]]
+    _same(grown, rewritten, form, *tensors)
+
+
 def test_interleaved_halves_are_stacked(grow: Any, rewritten: Any) -> None:
     def form(x: Any, cos: Any, sin: Any) -> Any:
         turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
