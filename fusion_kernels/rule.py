@@ -22,7 +22,8 @@ class Variant:
 
     `examples` gives each tensor parameter a shape to trace with and each number a value no program
     would use, so that it is recognised in the traced graph and bound to whatever stands there.
-    Parameters in `optional` may be None in the graph, those in `masks` are traced as booleans.
+    Parameters in `optional` may be None in the graph, those in `masks` are traced as booleans and
+    those in `indices` as integers.
     `spellings` are other ways to write the same, of the same parameters or fewer. Written-out
     products need none: their factors may stand in any order and grouping.
     """
@@ -32,6 +33,7 @@ class Variant:
     examples: Mapping[str, tuple[int, ...] | float]
     optional: frozenset[str] = frozenset()
     masks: frozenset[str] = frozenset()
+    indices: frozenset[str] = frozenset()
     spellings: tuple[Callable[..., Any], ...] = ()
 
 

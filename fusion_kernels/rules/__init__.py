@@ -6,6 +6,7 @@ from fusion_kernels.rule import FusionRule
 from fusion_kernels.rules import (
     add_layer_norm,
     dynamic_tanh,
+    embedding_layer_norm,
     gated_activation,
     gelu_residual,
     group_norm_activation,
@@ -25,6 +26,7 @@ RULES: tuple[FusionRule, ...] = (
     modulated_norm.RULE,
     permuted_layer_norm.RULE,
     group_norm_activation.RULE,
+    embedding_layer_norm.RULE,
     add_layer_norm.RULE,
     rms_norm.RULE,
     l2_norm.RULE,

@@ -86,10 +86,7 @@ def _trace(variant: Variant, function: Callable[..., Any]) -> fx.Node:
     def pattern(*tensors: Any) -> Any:
         return function(**dict(zip(shapes, tensors, strict=True)), **numbers)
 
-    tensors = [
-        torch.zeros(shape, dtype=torch.bool if name in variant.masks else torch.float32)
-        for name, shape in shapes.items()
-    ]
+    tensors = [torch.zeros(shape, dtype=_dtype(variant, name)) for name, shape in shapes.items()]
     graph = make_fx(pattern, pre_dispatch=True)(*tensors).graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     for node, name in zip(placeholders, shapes, strict=True):
@@ -98,3 +95,9 @@ def _trace(variant: Variant, function: Callable[..., Any]) -> fx.Node:
     root = output.args[0]
     assert isinstance(root, fx.Node)
     return root
+
+
+def _dtype(variant: Variant, name: str) -> torch.dtype:
+    if name in variant.indices:
+        return torch.int64
+    return torch.bool if name in variant.masks else torch.float32

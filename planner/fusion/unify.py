@@ -19,9 +19,12 @@ from planner.fusion.products import is_number, is_product, splittings, through_c
 from planner.graph.view import op_name
 
 _COMMUTATIVE = ("aten.add.Tensor",)
-# Arguments that pick an implementation, or a dtype as a cast would, and those that a rule leaves
-# open: any number of groups will do.
-_IGNORED = ("cudnn_enable", "dtype", "num_groups")
+# Arguments that pick an implementation, or a dtype as a cast would, or matter in training alone,
+# and those that a rule leaves open: any number of groups will do.
+_IGNORED = (
+    *("cudnn_enable", "dtype", "num_groups"),
+    *("padding_idx", "scale_grad_by_freq", "sparse"),
+)
 # Operators that may stand for one another: the rule's check looks at what they do to the shape.
 _ALIKE = (PERMUTING, RESHAPING)
 # Decimals of a constant that programs leave out: 0.79788456 is sqrt(2 / pi), 0.7979 is not.

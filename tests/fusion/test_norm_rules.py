@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import layer_norm
+from torch.nn.functional import embedding, layer_norm
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -164,3 +164,47 @@ def test_a_norm_before_a_residual_is_not_modulated(grow: Any) -> None:
     grown = grow(form, X, W, R)
     assert _names(grown) == [("rms_norm", "rms_norm_plus_one")]
     assert len(grown.plans) == 1
+
+
+IDS, TYPES = torch.arange(10).reshape(2, 5) * 3 % 17, torch.arange(10).reshape(2, 5) % 2
+POSITIONS = torch.arange(5)[None]
+TABLE, TYPE_TABLE, PLACES = _drawn(17, 257, seed=6), _drawn(2, 257, seed=7), _drawn(9, 257, seed=8)
+
+
+def test_a_norm_of_three_embeddings(grow: Any, rewritten: Any) -> None:
+    """As BERT has it; one sample's positions serve for all."""
+
+    def form(ids: Any, types: Any, at: Any, words: Any, kinds: Any, places: Any, w: Any) -> Any:
+        total = embedding(ids, words, padding_idx=0) + embedding(types, kinds)
+        return layer_norm(total + embedding(at, places), (257,), w)
+
+    tensors = (IDS, TYPES, POSITIONS, TABLE, TYPE_TABLE, PLACES, W)
+    grown = grow(form, *tensors)
+    assert _names(grown) == [("embedding_layer_norm", "three_embeddings_layer_norm")]
+    assert len(grown.plans) == 1
+    torch.testing.assert_close(rewritten(grown)(*tensors), form(*tensors))
+
+
+def test_a_norm_of_two_embeddings(grow: Any, rewritten: Any) -> None:
+    def form(ids: Any, at: Any, words: Any, places: Any, w: Any, b: Any) -> Any:
+        return layer_norm(embedding(at, places) + embedding(ids, words), (257,), w, b)
+
+    tensors = (IDS, POSITIONS, TABLE, PLACES, W, B)
+    grown = grow(form, *tensors)
+    assert _names(grown) == [("embedding_layer_norm", "two_embeddings_layer_norm")]
+    assert grown.matches[0].shape("words") == (2, 5)
+    torch.testing.assert_close(rewritten(grown)(*tensors), form(*tensors))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda ids, words, w: layer_norm(embedding(ids, words) * w, (257,)),
+        lambda ids, words, w: layer_norm(embedding(ids, words) - embedding(ids, words), (257,), w),
+        lambda ids, words, w: layer_norm(embedding(ids, words) + w, (257,)),
+    ],
+)
+def test_what_is_no_norm_of_embeddings(grow: Any, form: Callable[..., Any]) -> None:
+    """A product, a difference, one embedding and a vector."""
+    found = [rule for rule, _ in _names(grow(form, IDS, TABLE, W))]
+    assert "embedding_layer_norm" not in found

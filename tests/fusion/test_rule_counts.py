@@ -115,8 +115,8 @@ MODELS: dict[str, Made] = {
 }
 
 COUNTS: dict[str, dict[str, int]] = {
-    "bert": {"add_layer_norm": 1, "bias_add_layer_norm": 4, "bias_gelu": 2},
-    "gpt2": {"add_layer_norm": 5, "gelu_tanh": 2},
+    "bert": {"three_embeddings_layer_norm": 1, "bias_add_layer_norm": 4, "bias_gelu": 2},
+    "gpt2": {"two_embeddings_layer_norm": 1, "add_layer_norm": 4, "gelu_tanh": 2},
     "gptj": {"add_layer_norm": 2, "bias_gelu_tanh": 2, "rope_interleaved": 4},
     "bloom": {"bias_add_layer_norm": 4, "bias_gelu_tanh": 2, "masked_softmax": 2},
     "llama": {"rms_norm": 1, "add_rms_norm": 4, "rope": 4, "swiglu": 2},
@@ -142,7 +142,7 @@ COUNTS: dict[str, dict[str, int]] = {
     "t5": {"rms_norm": 2, "add_rms_norm": 10},
     "t5 gated": {"rms_norm": 2, "add_rms_norm": 10, "geglu_tanh": 4},
     "deberta-v2": {
-        "add_layer_norm": 1,
+        "two_embeddings_layer_norm": 1,
         "bias_add_layer_norm": 4,
         "bias_gelu": 2,
         "filled_softmax": 2,
@@ -151,7 +151,8 @@ COUNTS: dict[str, dict[str, int]] = {
     "dinov2": {"add_layer_norm": 1, "layer_scale_add_layer_norm": 4, "bias_gelu": 2},
     "convnext": {"permuted_layer_norm": 4, "permuted_layer_scale_residual": 5, "bias_gelu": 5},
     "clip": {
-        "add_layer_norm": 2,
+        "two_embeddings_layer_norm": 1,
+        "add_layer_norm": 1,
         "bias_add_layer_norm": 7,
         "bias_quick_gelu": 4,
         "unit_norm": 2,

@@ -213,9 +213,15 @@ class Golden:
 
 def _golden_shape(example: tuple[int, ...]) -> tuple[int, ...]:
     """The larger tensor that an example stands for; what it holds once stays one."""
-    if len(example) == 2 and example[0] != 1:
+    if example in ((4, 8), (4, 4)):
         return (4, 128, 96 * example[-1])
-    return tuple({1: 1, 4: 4, 8: 768, 16: 64}[n] for n in example)
+    return tuple({1: 1, 2: 128, 4: 4, 8: 768, 16: 64}[n] for n in example)
+
+
+def _golden_dtype(variant: Variant, name: str, dtype: torch.dtype) -> torch.dtype:
+    if name in variant.indices:
+        return torch.int64
+    return torch.bool if name in variant.masks else dtype
 
 
 _NUMBERS = {"eps": 1e-12, "cap": 30.0, "scale": 0.125, "value": float("-inf")}
@@ -226,7 +232,7 @@ def _of_rule(rule: FusionRule, variant: Variant, dtype: torch.dtype) -> Golden:
     taken = inspect.signature(variant.pattern).parameters
     shapes = {n: s for n, s in variant.examples.items() if isinstance(s, tuple) and n in taken}
     tensors = [
-        torch.ones(_golden_shape(shape), dtype=torch.bool if n in variant.masks else dtype)
+        torch.ones(_golden_shape(shape), dtype=_golden_dtype(variant, n, dtype))
         for n, shape in shapes.items()
     ]
     numbers = {n: _NUMBERS[n] for n in taken if isinstance(variant.examples.get(n), float)}

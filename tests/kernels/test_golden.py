@@ -13,9 +13,20 @@ import torch
 from fusion_kernels.emit.source import emit
 from fusion_kernels.evaluate import evaluate
 from fusion_kernels.inputs import CASES, InputSpec, draw_case
+from fusion_kernels.ir import Input
 from fusion_kernels.load import interpreted
 
 FOLDER = Path(__file__).parents[1] / "golden" / "kernels"
+
+
+TABLE = 50
+"""Rows of the tables that golden kernels look up in."""
+
+
+def _one_sample(item: Input) -> tuple[int, ...]:
+    """The input's own sizes, for a batch of one."""
+    sizes = (1 if d == 0 and item.shape[0] > 1 else n for d, n in enumerate(item.shape))
+    return tuple(sizes)[len(item.shape) - item.rank :]
 
 
 def text_of(golden_kernels, golden: str) -> str:
@@ -61,12 +72,12 @@ def test_the_text_is_a_module_of_documented_functions(golden, golden_kernels):
 def test_the_committed_kernel_computes_its_region(golden, golden_kernels):
     """The file as it lies in the repository, in the interpreter, at one small batch."""
     region = golden_kernels[golden].traced.region
+    looked_up = any(item.table for item in region.inputs)
     specs = [
         InputSpec(
-            tuple(1 if d == 0 and item.shape[0] > 1 else n for d, n in enumerate(item.shape))[
-                len(item.shape) - item.rank :
-            ],
+            (*_one_sample(item), *((TABLE,) if item.table else ())),
             getattr(torch, item.dtype),
+            bound=TABLE if looked_up and item.dtype == "int64" else None,
         )
         for item in region.inputs
     ]

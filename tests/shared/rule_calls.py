@@ -48,6 +48,8 @@ def call_of(
 
 
 def _dtype(variant: Variant, name: str, dtype: torch.dtype) -> torch.dtype:
+    if name in variant.indices:
+        return torch.int64
     return torch.bool if name in variant.masks else dtype
 
 
@@ -63,6 +65,8 @@ def _drawn(
     sizes = {4: rows[0], 8: whole, 16: 7, 1: 1}
     example = variant.examples[name]
     assert isinstance(example, tuple)
+    if name in variant.indices:
+        return torch.randint(0, sizes[16], rows, generator=generator)
     if len(example) == 2 and example[0] == 4:
         shape = (*rows, whole * example[1] // 8)
     else:
