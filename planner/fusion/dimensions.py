@@ -81,6 +81,7 @@ class Dimensions:
     _axes: dict[fx.Node, list[list[Axis]]] = field(default_factory=dict)
     reductions: list[Reduction] = field(default_factory=list)
     _pieces: dict[fx.Node, list[tuple[fx.Node, Axis, Axis, int, int]]] = field(default_factory=dict)
+    _alone: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
     def of(self, node: fx.Node) -> Dims:
         """The node's dimensions as axes that stand for themselves."""
@@ -99,6 +100,12 @@ class Dimensions:
             (source, Piece(_one(part), _one(whole), start, stop))
             for source, part, whole, start, stop in self._pieces[node]
         ]
+
+    def alone(self, node: fx.Node) -> fx.Node | None:
+        """What a concatenation copies whose other pieces have no elements, as the empty cache
+        before the first token; None for one of several pieces.
+        """
+        return self._alone.get(node)
 
     def put_together(self) -> set[Axis]:
         """The axes along which pieces lie."""
@@ -178,12 +185,15 @@ class Dimensions:
         sources: Sequence[fx.Node] = given["tensors"]
         shape = sizes_of(node)
         dim: int = given.get("dim", 0) % len(shape)
+        if not stacked:
+            sources = [source for source in sources if 0 not in sizes_of(source)] or sources[:1]
+        if len(sources) == 1 and sizes_of(sources[0]) == shape:
+            self._alone[node] = sources[0]
+            return list(self._own(sources[0]))
         found = [_fresh(size) for size in shape]
         start = 0
         self._pieces[node] = pieces = []
         for source in sources:
-            if sizes_of(source) == (0,) and not stacked:
-                continue  # the empty cache before the first token, which fits any rank
             own = list(self._own(source))
             if stacked:
                 own.insert(dim, [])

@@ -325,6 +325,8 @@ def _concatenate(
     found: Dimensions,
     slots: Slots,
 ) -> str:
+    if found.alone(node) is not None:
+        return builder.copy(names[operands_in(node, piece, found)[0]])
     if piece is None and not found.pieces(node):
         raise NotLowered("a concatenation that gives one element")
     whole = piece.whole if piece is not None else found.pieces(node)[0][1].whole

@@ -53,6 +53,9 @@ def operands_in(
     """The node's operands, each with the piece that it is read in where the node stands in
     `piece`. What is the same all along a piece stands in none, and a table nowhere.
     """
+    alone = found.alone(node)
+    if alone is not None:
+        return [(alone, _own(alone, piece, found))]
     if op_name(node) in (CAT, STACK):
         return [(placed.source, placed.piece) for placed in pieces_in(node, piece, found)]
     lookup = lookup_of(node)

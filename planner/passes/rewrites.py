@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.passes.attention_layout import read_attention_as_it_lies
 from planner.passes.cancel_pairs import cancel_pairs
 from planner.passes.common_subexpressions import common_subexpressions
 from planner.passes.fold_batch_norm import fold_batch_norm
@@ -52,6 +53,7 @@ RACED: tuple[Trial, ...] = (
             ("drop_noops", drop_noops),
         )
     ),
+    Trial((("read_attention_as_it_lies", read_attention_as_it_lies),)),
     Trial((("merge_linears", merge_linears),), must_win=True),
     Trial((("fused_convolution", fused_convolution),), must_win=True),
 )

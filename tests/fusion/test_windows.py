@@ -124,6 +124,19 @@ def test_halves_rotated_by_one_table_are_read_in_both(grow: Any, rewritten: Any)
     _same(grown, rewritten, form, *tensors)
 
 
+def test_a_cache_that_was_empty_takes_what_is_computed(grow: Any, rewritten: Any) -> None:
+    """As Llama has it: rotated keys, whose halves lie side by side, behind an empty cache."""
+
+    def form(empty: Any, x: Any, cos: Any, sin: Any) -> Any:
+        turned = torch.cat((-x[..., 4:], x[..., :4]), -1)
+        return torch.cat((empty, x * cos + turned * sin), -2)
+
+    tensors = (torch.empty(0), torch.randn(2, 3, 5, 8), torch.randn(5, 8), torch.randn(5, 8))
+    grown = grow(form, *tensors)
+    assert len(grown.regions) == 1
+    _same(grown, rewritten, form, *tensors)
+
+
 def test_an_empty_vector_beside_a_tensor_is_no_piece(grow: Any, rewritten: Any) -> None:
     def form(empty: Any, x: Any) -> Any:
         return torch.cat((empty, x * 2), -2)
