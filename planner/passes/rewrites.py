@@ -17,6 +17,7 @@ from planner.passes.fused_convolution import fused_convolution
 from planner.passes.masks import simplify_masks
 from planner.passes.merge_linears import merge_linears
 from planner.passes.noops import drop_idle_copies, drop_noops
+from planner.passes.numbers import write_numbers
 from planner.passes.runner import Pass
 from planner.passes.written_out_attention import written_out_attention
 
@@ -37,6 +38,7 @@ class Trial:
 
 
 REWRITES: Passes = (
+    ("write_numbers", write_numbers),
     ("common_subexpressions", common_subexpressions),
     ("cancel_pairs", cancel_pairs),
     ("drop_noops", drop_noops),
