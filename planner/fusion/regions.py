@@ -27,7 +27,7 @@ from planner.fusion.lowered import LoweredRegion
 from planner.fusion.prices import kernel_time
 from planner.fusion.recompute import recompute_cheap
 from planner.fusion.survey import Survey
-from planner.fusion.weights import Rates, operators_us, rates_of
+from planner.fusion.weights import Rates, operators_us, rates_of, turns_layout
 from planner.graph.view import op_name
 
 POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
@@ -76,7 +76,11 @@ def survey_of(
         known = op_name(node) in _FUSABLE and not refused_dtype(node)
         if known or (is_view(node) and node.args[0] in fusable):
             fusable[node] = None
-    alone = [node for node in fusable if op_name(node) in _WORTH_ALONE]
+    alone = [
+        node
+        for node in fusable
+        if op_name(node) in _WORTH_ALONE or (rates.on_gpu and turns_layout(node))
+    ]
     return Survey(
         graph, fusable, alone, matches, rates, lambda nodes: _lowered(nodes, POINTWISE_CHAIN, hint)
     )

@@ -11,6 +11,7 @@ from torch.nn.functional import layer_norm
 
 from planner.cost.devices import Device, load_device
 from planner.fusion.lower import LoweredRegion, lower
+from planner.fusion.regions import find_regions
 from planner.fusion.weights import (
     Rates,
     kernel_us,
@@ -155,3 +156,16 @@ def test_rates_are_the_device_s_and_assumed_where_it_has_none() -> None:
     assert unknown.bytes_per_us > 0
     assert unknown.launch_us > 0
     assert not unknown.on_gpu
+
+
+def test_a_copy_into_another_layout_is_tried_by_itself_on_a_gpu(trace: Any) -> None:
+    """Eager is slow at it; a copy of what lies as it should is nothing to gain by."""
+
+    def form(empty: Any, x: Any) -> Any:
+        turned = x.transpose(1, 2)
+        return torch.cat((empty, turned), -2), turned.contiguous(), x.clone()
+
+    graph = trace(form, torch.empty(0), torch.empty(4, 64, 8, 32)).graph
+    plans, _ = find_regions(graph, [], lambda node: node.name, GPU)
+    assert [node.name for plan in plans for node in plan.lowered.nodes] == ["cat", "contiguous"]
+    assert find_regions(graph, [], lambda node: node.name)[0] == ()

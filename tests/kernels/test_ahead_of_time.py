@@ -19,9 +19,9 @@ from fusion_kernels.load import load_kernel
 SPILLED_BYTES = 128
 AMPERE, HOPPER, BLACKWELL = ("cuda", 80), ("cuda", 90), ("cuda", 100)
 CDNA3, CDNA4 = ("hip", "gfx942"), ("hip", "gfx950")
-# A thread of 64 registers or fewer leaves half of an NVIDIA multiprocessor's threads a place, and
-# all eight wavefronts of an AMD one. The default configurations use 10 to 44.
-MOST_REGISTERS = 64
+# A thread of 96 registers or fewer leaves a third of an NVIDIA multiprocessor's threads a place,
+# and five of the eight wavefronts of an AMD one. The default configurations use 10 to 90.
+MOST_REGISTERS = 96
 
 
 def compiled(region, config, target):

@@ -212,8 +212,6 @@ def test_zero_keeps_its_sign(name, traced_operator, kernel_run) -> None:
     ("name", "sample", "reason"),
     [
         ("aten.rrelu.default", (X, 0.1, 0.3, True), "rrelu in training"),
-        ("aten.prelu.default", (floats(2, 3, 4, 5), floats(3)), "shape"),
-        ("aten.prelu.default", (floats(2, 3, 3), floats(3)), "prelu with a slope a channel"),
         ("aten.clamp.default", (X, NAN), "a bound that is NaN"),
         ("aten.add.Tensor", (X.double(), Y.double()), "float64 tensors"),
         ("aten.mul.Tensor", (X, torch.tensor(2.0, dtype=torch.float64)), "float64 tensors"),
