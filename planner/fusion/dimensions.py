@@ -38,8 +38,9 @@ _RESHAPING = (
 PERMUTING = frozenset(f"aten.{name}" for name in _PERMUTING)
 MOVING = frozenset(f"aten.{name}" for name in _MOVING)
 RESHAPING = frozenset(f"aten.{name}" for name in _RESHAPING)
-VIEWS = MOVING | RESHAPING
-"""Operators that see the same elements in another shape or order."""
+SLICE = "aten.slice.Tensor"
+VIEWS = MOVING | RESHAPING | {SLICE}
+"""Operators that see elements of their operand in another shape or order, or some of them."""
 
 _CHANNELS = {
     "aten.prelu.default": ("weight",),
@@ -55,13 +56,18 @@ Dims = tuple[tuple[Axis, ...], ...]
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Along `whole` a piece of a concatenation stands from `start` to `stop`, where its own axis
-    is `part`.
+    is `part`. Of a slice it holds the elements of `part` from `first` on.
     """
 
     part: Axis
     whole: Axis
     start: int
     stop: int
+    first: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class Dimensions:
     reductions: list[Reduction] = field(default_factory=list)
     _pieces: dict[fx.Node, list[tuple[fx.Node, Axis, Axis, int, int]]] = field(default_factory=dict)
     _alone: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    _slices: dict[fx.Node, tuple[Axis, Axis, int]] = field(default_factory=dict)
 
     def of(self, node: fx.Node) -> Dims:
         """The node's dimensions as axes that stand for themselves."""
@@ -107,6 +114,19 @@ class Dimensions:
         """
         return self._alone.get(node)
 
+    def slice_of(self, node: fx.Node, piece: Piece | None) -> Piece:
+        """Where what a slice reads stands, the slice itself standing in `piece`.
+
+        Raises `NotLowered` where a view divides the dimension that is cut.
+        """
+        whole, part, first = self._slices[node]
+        whole, part = _one(whole), _one(part)
+        if piece is None or piece.part is not part:
+            if piece is not None:
+                raise NotLowered("a slice within a piece along another dimension")
+            return Piece(whole, part, 0, part.size, first)
+        return Piece(whole, piece.whole, piece.start, piece.stop, piece.first + first)
+
     def put_together(self) -> set[Axis]:
         """The axes along which pieces lie."""
         wholes = (item[2] for found in self._pieces.values() for item in found)
@@ -121,6 +141,8 @@ class Dimensions:
             self._axes[node] = self._reshaped(node)
         elif name in REDUCTIONS:
             self._axes[node] = self._reduced(node)
+        elif name == SLICE:
+            self._axes[node] = self._sliced(node)
         elif name in (CAT, STACK):
             self._axes[node] = self._put_together(node, name == STACK)
         elif name in LOOKUPS:
@@ -179,6 +201,27 @@ class Dimensions:
         following = [axis for axes in self._own(source)[2:] for axis in axes]
         self.reductions.append(Reduction(node, source, (), (*within, *following)))
         return self._broadcast(node, node.all_input_nodes)
+
+    def _sliced(self, node: fx.Node) -> list[list[Axis]]:
+        """A stretch of one dimension has an axis of its own."""
+        source, given = _first(node), _arguments(node)
+        own, sizes, shape = list(self._own(source)), sizes_of(source), sizes_of(node)
+        dim = int(given.get("dim", 0)) % len(shape)
+        if given.get("step", 1) != 1:
+            raise NotLowered("a slice with steps")
+        if shape == sizes:
+            return own
+        start = given.get("start") or 0
+        if not isinstance(start, int) or len(own[dim]) != 1 or shape[dim] < 2:
+            raise NotLowered("a slice of one element, or of a dimension that a view divides")
+        first = max(start + sizes[dim], 0) if start < 0 else start
+        whole, own[dim] = own[dim][0], _fresh(shape[dim])
+        self._slices[node] = (whole, own[dim][0], first)
+        return own
+
+    def sliced(self, node: fx.Node) -> bool:
+        """Whether the node cuts a stretch out of what it reads."""
+        return node in self._slices
 
     def _put_together(self, node: fx.Node, stacked: bool) -> list[list[Axis]]:
         given = _arguments(node)

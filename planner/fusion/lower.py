@@ -177,7 +177,8 @@ class _Declared:
     def read(self, node: fx.Node, piece: Piece | None) -> None:
         within, window = _within(self._slots, piece)
         dims = self._found.of(node)
-        name = self._input(node, dims, steps_in(dims, within), within, window=window)
+        steps = (*_cut(dims, piece), *steps_in(dims, within))
+        name = self._input(node, dims, steps, within, window=window)
         self.names[node, piece] = name
 
     def table(self, lookup: Lookup) -> None:
@@ -201,6 +202,9 @@ class _Declared:
         if dim is not None:
             del strides[dim]
         sizes, moves = sizes_and_strides(strides, dims, slots, whole=False)
+        if window is not None:
+            n = window.dim % len(sizes)
+            sizes = (*sizes[:n], window.stop - window.start, *sizes[n + 1 :])
         rank = len(dims) if lines_up(dims, slots) else _rank(sizes)
         if node not in self.inputs:
             self.inputs.append(node)
@@ -208,6 +212,17 @@ class _Declared:
         dtype = str(node.meta["val"].dtype).removeprefix("torch.")
         hint, is_table = self._hint(node), dim is not None
         return self._builder.input(hint, dtype, sizes, moves, rank, window, table=is_table)
+
+
+def _cut(dims: Dims, piece: Piece | None) -> tuple[Step, ...]:
+    """The view that leaves of a tensor what a slice reads."""
+    if piece is None or (not piece.first and piece.length == piece.part.size):
+        return ()
+    places = [d for d, own in enumerate(dims) if own == (piece.part,)]
+    if len(places) != 1:
+        raise NotLowered("a slice of a dimension that a view divides")
+    last = piece.first + piece.length
+    return ((torch.ops.aten.slice.Tensor, (places[0], piece.first, last)),)
 
 
 def _require_distinct(

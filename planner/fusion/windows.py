@@ -58,6 +58,9 @@ def operands_in(
         return [(alone, _own(alone, piece, found))]
     if op_name(node) in (CAT, STACK):
         return [(placed.source, placed.piece) for placed in pieces_in(node, piece, found)]
+    if found.sliced(node):
+        (source,) = node.all_input_nodes
+        return [(source, _own(source, found.slice_of(node, piece), found))]
     lookup = lookup_of(node)
     if lookup is not None:
         if piece is not None:
@@ -72,6 +75,8 @@ def pieces_in(node: fx.Node, piece: Piece | None, found: Dimensions) -> list[Pla
     for source, own in found.pieces(node):
         if piece is not None and own.whole is not piece.part:
             raise NotLowered("a concatenation within one along another dimension")
+        if piece is not None and (piece.first or piece.length != piece.part.size):
+            raise NotLowered("a slice of a concatenation")
         start = piece.start if piece is not None else 0
         whole = piece.whole if piece is not None else own.whole
         inner = Piece(own.part, whole, start + own.start, start + own.stop)

@@ -7,6 +7,7 @@ for the races to tell.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from fusion_kernels.lowering import POINTWISE
 from planner.graph.view import op_name
 from planner.passes.insert import insert_call
 from planner.passes.noops import same_meta
@@ -29,8 +31,8 @@ Taken = Sequence[fx.Node | None] | None
 
 
 def take_apart(program: ExportedProgram) -> tuple[str, ...]:
-    """Bring batch norms, instance norms, var_mean, max over a dimension, aminmax, glu and cross
-    entropies to operators that return one tensor and that a region may hold.
+    """Bring batch norms, instance norms, var_mean, max over a dimension, aminmax, glu, splits and
+    cross entropies to operators that return one tensor and that a region may hold.
     """
     done: Counter[str] = Counter()
     for node in list(program.graph.nodes):
@@ -136,6 +138,19 @@ def _glu(node: fx.Node, make: Make) -> Taken:
     return (make(aten.mul.Tensor, first, make(aten.sigmoid.default, second)),)
 
 
+def _stretches(node: fx.Node, make: Make) -> Taken:
+    """The parts of a split or chunk as slices, where a kernel may compute what is cut."""
+    x, dim = node.args[0], _completed(node)["dim"]
+    sizes = [value.shape[dim] for value in node.meta["val"]]
+    known = all(isinstance(size, int) for size in sizes)
+    if not known or not isinstance(x, fx.Node) or op_name(x) not in POINTWISE:
+        return None
+    ends = list(itertools.accumulate(sizes))
+    starts = [end - size for end, size in zip(ends, sizes, strict=True)]
+    bounds = zip(starts, ends, strict=True)
+    return [make(aten.slice.Tensor, x, dim, start, end) for start, end in bounds]
+
+
 def _cross_entropy(node: fx.Node, make: Make) -> Taken:
     """logsumexp(x) - x[target] a row in float32, 0 where the target is to be ignored.
 
@@ -180,5 +195,8 @@ _CHANGES: dict[str, Callable[[fx.Node, Make], Taken]] = {
     "aten.min.dim": _extreme(aten.amin.default),
     "aten.aminmax.default": _both_extremes,
     "aten.glu.default": _glu,
+    "aten.split.Tensor": _stretches,
+    "aten.split_with_sizes.default": _stretches,
+    "aten.chunk.default": _stretches,
     "aten.cross_entropy_loss.default": _cross_entropy,
 }

@@ -62,6 +62,13 @@ SCORES, CLASSES = torch.randn(9, 11), torch.tensor([0, 10, 3, -100, 4, 4, -100, 
         (lambda _, x: torch.aminmax(x, dim=2), (IMAGE,), "aminmax"),
         (lambda _, x: torch.aminmax(x)[1], (IMAGE,), "aminmax"),
         (lambda _, x: F.glu(x, 1), (IMAGE,), "glu"),
+        (lambda _, x: [part * 2 for part in (x + 1).split(2, 1)], (IMAGE,), "split"),
+        (
+            lambda _, x: [part * 2 for part in (x + 1).split([1, 4], 2)],
+            (IMAGE,),
+            "split_with_sizes",
+        ),
+        (lambda _, x: [part * 2 for part in (x + 1).chunk(2, -1)], (IMAGE,), "chunk"),
         (F_cross := lambda _, x, y: F.cross_entropy(x, y), (SCORES, CLASSES), "cross_entropy_loss"),
         (
             lambda _, x, y: F.cross_entropy(x, y, reduction="none", ignore_index=4),
@@ -85,6 +92,7 @@ def test_it_is_taken_apart(function: Any, args: tuple[Tensor, ...], name: str) -
     ("function", "args"),
     [
         (lambda _, x: x.max(1), (IMAGE,)),
+        (lambda _, x: [part * 2 for part in x.split(2, 1)], (IMAGE,)),
         (lambda _, x: x.max(1).indices, (IMAGE,)),
         (lambda _, x, y: F.cross_entropy(x, y, label_smoothing=0.1), (SCORES, CLASSES)),
         (lambda _, x, y: F.cross_entropy(x, y, weight=x[0].exp()), (SCORES, CLASSES)),
