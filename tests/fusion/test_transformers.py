@@ -193,7 +193,7 @@ def test_everything_between_products_and_attention_is_in_a_region(name: str, fus
     make, inputs, rules = MODELS[name]
     model, kwargs = make().eval(), inputs()
     found = fuse_all(model, (), kwargs)
-    assert rules <= {ways[0].plan.rule for ways in found.places}
+    assert rules <= {rule for ways in found.places for rule in ways[0].plan.rule.split("+")}
     kernels = found.module._program._module.graph.nodes
     calls = [op_name(node) for node in kernels if node.op == "call_function"]
     left = Counter(op.split(".")[1] for op in calls if op.startswith("aten."))
@@ -211,7 +211,7 @@ def test_everything_between_products_and_attention_is_in_a_region(name: str, fus
 TARGETS = (("cuda", 80), ("cuda", 90), ("cuda", 100), ("hip", "gfx942"), ("hip", "gfx950"))
 MOST_REGISTERS = 128
 # Sine and cosine of a large number keep seven words of 2/pi in an array, spilled or not.
-ARRAY_BYTES = 32
+ARRAY_BYTES = 40
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ SCORES, CLASSES = torch.randn(9, 11), torch.tensor([0, 10, 3, -100, 4, 4, -100, 
             (IMAGE,),
             "split_with_sizes",
         ),
-        (lambda _, x: [part * 2 for part in (x + 1).chunk(2, -1)], (IMAGE,), "chunk"),
+        (lambda _, x: [y * 2 for y in (x + 1).chunk(2, -1)], (IMAGE,), "split"),
         (F_cross := lambda _, x, y: F.cross_entropy(x, y), (SCORES, CLASSES), "cross_entropy_loss"),
         (
             lambda _, x, y: F.cross_entropy(x, y, reduction="none", ignore_index=4),
