@@ -120,13 +120,16 @@ def _mean(b: Builder, x: Value, *_: object, **__: object) -> str:
 
 
 def _extreme(op: str) -> Callable[..., str]:
-    """amax and amin, which are NaN for a row that holds one."""
+    """amax and amin, which are NaN for a row that holds one; narrow integers are compared wide."""
 
     def lower(b: Builder, x: Value, *_: object, **__: object) -> str:
         if b.dtype_of(x) == "bool":
             return b.apply("ne", b.apply(op, b.cast(x, "int32")), 0)
+        dtype = b.dtype_of(x)
+        if dtype in ("uint8", "int8", "int16"):
+            return b.cast(b.apply(op, b.cast(x, "int32")), dtype)
         found = b.apply(op, x)
-        if b.dtype_of(x) != "float32":
+        if dtype != "float32":
             return found
         missing = b.apply("row_max", b.apply("where", b.apply("ne", x, x), 1.0, 0.0))
         return b.apply("where", b.apply("gt", missing, 0.0), float("nan"), found)

@@ -261,6 +261,8 @@ class Dimensions:
             raise NotLowered("a lookup without an index")
         table, index = list(self._own(found.table)), list(self._own(found.index))
         if not found.elementwise:
+            if len(table) + len(index) - 1 != len(sizes_of(node)):
+                raise NotLowered("a lookup at one position keeps the table's dimension")
             return [*table[: found.dim], *index, *table[found.dim + 1 :]]
         sizes, wanted = sizes_of(found.table), sizes_of(found.index)
         for d, axes in enumerate(table):

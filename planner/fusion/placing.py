@@ -152,6 +152,8 @@ def _of_one_element(reduction: Reduction, found: Dimensions, main: fx.Node, rank
     """The slots of a row whose every dimension has one element."""
     if sizes_of(reduction.source) != sizes_of(main) or len(found.of(main)) != rank:
         raise NotLowered("a row of one element in a region over more")
+    if not reduction.dims and sizes_of(reduction.source)[-1] != 1:
+        raise NotLowered("a group of one element in a region over more")
     return list(reduction.dims) or [rank - 1]
 
 

@@ -85,9 +85,11 @@ def _batch_norm(node: fx.Node, make: Make) -> Taken:
 
 
 def _instance_norm(node: fx.Node, make: Make) -> Taken:
-    """Of the input's own statistics: a group norm with one channel a group."""
-    x, weight, bias, _mean, _variance, own, _momentum, eps, *_ = node.args
-    if not own or not isinstance(x, fx.Node):
+    """Of the input's own statistics: a group norm with one channel a group. One that counts in
+    running statistics is left whole.
+    """
+    x, weight, bias, mean, variance, own, _momentum, eps, *_ = node.args
+    if not own or not isinstance(x, fx.Node) or mean is not None or variance is not None:
         return None
     channels = x.meta["val"].shape[1]
     if not isinstance(channels, int):
@@ -164,7 +166,9 @@ def _cross_entropy(node: fx.Node, make: Make) -> Taken:
     if not plain or classes.ndim != 1:
         return None
     counted = make(aten.ne.Scalar, target, ignored)
-    place = make(aten.unsqueeze.default, make(aten.clamp_min.default, target, 0), 1)
+    # What is ignored may lie anywhere outside of the classes; other targets there are errors.
+    inside = make(aten.where.ScalarOther, counted, target, 0)
+    place = make(aten.unsqueeze.default, inside, 1)
     wide = make(aten._to_copy.default, x, dtype=torch.float32)
     picked = make(aten.squeeze.dim, make(aten.gather.default, x, 1, place), 1)
     picked = make(aten._to_copy.default, picked, dtype=torch.float32)

@@ -103,6 +103,11 @@ def test_what_is_computed_in_the_region_is_not_looked_up_in_it(grow: Any, rewrit
     torch.testing.assert_close(rewritten(grown)(*tensors), form(*tensors))
 
 
+def test_a_lookup_at_one_position_without_dimensions_joins_nothing(grow: Any) -> None:
+    grown = grow(lambda x, i: x.index_select(0, i) * 2 + 1, torch.randn(4, 5), torch.tensor(2))
+    assert grown.regions == [["mul", "add"]]
+
+
 def test_a_lone_lookup_is_left_to_eager(grow: Any) -> None:
     grown = grow(lambda t, at: embedding(at, t), _draw(9, 4), _positions(9, 5))
     assert grown.regions == []

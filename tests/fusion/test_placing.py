@@ -154,6 +154,12 @@ def test_rows_of_two_kinds_stay_apart(grow: Any) -> None:
     assert any("different dimensions" in m.reason for m in grown.rejected)
 
 
+def test_groups_of_one_element_are_left_to_eager(grow: Any) -> None:
+    grown = grow(lambda x: group_norm(x * 2, 8) + x, _draw(5, 8))
+    assert grown.regions == []
+    assert grow(lambda x: group_norm(x * 2, 8) + x, _draw(5, 8, 3)).regions
+
+
 def test_a_caller_may_not_find_a_view_where_a_tensor_of_its_own_was(
     grow: Any, rewritten: Any
 ) -> None:

@@ -37,6 +37,9 @@ FLOATS = [ODD, LONG, CUBE, STRANGE, drawn(7, 33, dtype=torch.bfloat16), drawn(4,
 VECTOR, GROUPED = drawn(33, seed=5), drawn(2, 6, 5, 3)
 SMALL = drawn(4, 9).tanh() + 1.5
 
+# Both ends of each dtype, and rows of one sign.
+NARROW = [(WHOLE * 64).to(torch.uint8), (WHOLE * 64).to(torch.int8), (-WHOLE.abs()).to(torch.int16)]
+
 
 def kept(x: torch.Tensor, **more: Any) -> tuple[Any, ...]:
     return (x, [-1], True, more)
@@ -93,8 +96,14 @@ SAMPLES: dict[str, list[tuple[Any, ...]]] = {
         (CUBE, [0, 2], {}),
         (CUBE, [1], True, {}),
     ],
-    "aten.amax.default": [*calls([-1], True), kept(WHOLE), kept(WHOLE.int()), kept(FLAGS)],
-    "aten.amin.default": [*calls([-1], True), kept(WHOLE), kept(FLAGS), (CUBE, [1, 2], True, {})],
+    "aten.amax.default": [
+        *(*calls([-1], True), kept(WHOLE), kept(WHOLE.int()), kept(FLAGS)),
+        *(kept(x) for x in NARROW),
+    ],
+    "aten.amin.default": [
+        *(*calls([-1], True), kept(WHOLE), kept(FLAGS), (CUBE, [1, 2], True, {})),
+        *(kept(x) for x in NARROW),
+    ],
     "aten.any.default": [(FLAGS, {}), (ODD, {})],
     "aten.any.dim": [(FLAGS, -1, True, {}), (WHOLE, 1, True, {}), (STRANGE, 1, True, {})],
     "aten.any.dims": [kept(FLAGS), (CUBE > 4, [1, 2], True, {})],

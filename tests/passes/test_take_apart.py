@@ -81,6 +81,11 @@ SCORES, CLASSES = torch.randn(9, 11), torch.tensor([0, 10, 3, -100, 4, 4, -100, 
             "cross_entropy_loss",
         ),
         (F_cross, (SCORES[:2], torch.tensor([-100, -100])), "cross_entropy_loss"),
+        (
+            lambda _, x, y: F.cross_entropy(x, y, ignore_index=255),
+            (SCORES, CLASSES.masked_fill(CLASSES < 0, 255)),
+            "cross_entropy_loss",
+        ),
         (F_cross, (SCORES.bfloat16(), CLASSES), "cross_entropy_loss"),
     ],
 )
@@ -94,6 +99,10 @@ def test_it_is_taken_apart(function: Any, args: tuple[Tensor, ...], name: str) -
         (lambda _, x: x.max(1), (IMAGE,)),
         (lambda _, x: [part * 2 for part in x.split(2, 1)], (IMAGE,)),
         (lambda _, x: x.max(1).indices, (IMAGE,)),
+        (
+            lambda norm, x: F.instance_norm(x, norm.running_mean, norm.running_var, momentum=0.0),
+            (IMAGE,),
+        ),
         (lambda _, x, y: F.cross_entropy(x, y, label_smoothing=0.1), (SCORES, CLASSES)),
         (lambda _, x, y: F.cross_entropy(x, y, weight=x[0].exp()), (SCORES, CLASSES)),
         (lambda _, x, y: F.cross_entropy(x, y.softmax(-1)), (SCORES, SCORES)),
@@ -102,3 +111,12 @@ def test_it_is_taken_apart(function: Any, args: tuple[Tensor, ...], name: str) -
 )
 def test_it_stays_whole(function: Any, args: tuple[Tensor, ...]) -> None:
     assert taken(function, *args) == ()
+
+
+def test_a_class_that_is_not_there_is_still_an_error() -> None:
+    program = capture(
+        Called(lambda _, x, y: F.cross_entropy(x, y)).eval(), (SCORES, CLASSES)
+    ).program
+    run_passes(program, [("take_apart", take_apart)])
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        program.module()(SCORES, CLASSES.masked_fill(CLASSES == 0, -1))
