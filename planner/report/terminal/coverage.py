@@ -4,14 +4,20 @@ the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from planner.counted import counted
 from planner.report import figures, grouping
-from planner.report.model import COVERED_LEVELS, UNKNOWN_LEVEL, BackendCoverage, Report
+from planner.report.model import (
+    COVERED_LEVELS,
+    UNCOVERED_LEVELS,
+    UNKNOWN_LEVEL,
+    BackendCoverage,
+    Report,
+)
 from planner.report.terminal.layout import Column, Page, line, table, title
 
 MOST_ROWS = 20
@@ -76,12 +82,7 @@ def _reasons(
     if not groups:
         yield line((backend, "bold"), ": every operator is covered as it is")
         return
-    uncovered = sum(group.level not in (*COVERED_LEVELS, UNKNOWN_LEVEL) for group in groups)
-    said = f"{uncovered} not covered" if uncovered else "all known ones covered"
-    indirect = counted(
-        len(groups), "operator not covered as it is", "operators not covered as they are"
-    )
-    yield line((backend, "bold"), f": {indirect}, {said}")
+    yield line((backend, "bold"), f": {_said([group.level for group in groups])}")
     columns = [
         Column("operator"),
         Column("level"),
@@ -102,6 +103,19 @@ def _reasons(
     yield table(columns, rows)
     if len(groups) > MOST_ROWS:
         yield page.rest(f"{len(groups) - MOST_ROWS} more")
+
+
+def _said(levels: Sequence[str]) -> str:
+    """How many operators stand in the table below, the worst first: `1 operator not covered`."""
+    numbers = {
+        "not covered": sum(level in UNCOVERED_LEVELS for level in levels),
+        "unknown": levels.count(UNKNOWN_LEVEL),
+        "covered indirectly": sum(level in COVERED_LEVELS for level in levels),
+    }
+    parts = [(number, what) for what, number in numbers.items() if number]
+    (number, what), *others = parts
+    first = f"{counted(number, 'operator')} {what}"
+    return ", ".join((first, *(f"{number} {what}" for number, what in others)))
 
 
 def _style(level: str) -> str:

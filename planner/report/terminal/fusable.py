@@ -50,4 +50,10 @@ def _parts(found: FusableTime) -> str:
 
 
 def _row(row: LeftRow) -> list[Cell]:
-    return [row.op, str(row.calls), figures.time(row.us), row.reason, row.node]
+    return [
+        row.op.removeprefix("aten."),
+        str(row.calls),
+        figures.time(row.us),
+        row.reason,
+        row.node,
+    ]

@@ -49,11 +49,15 @@ def fusions(report: Report, page: Page) -> Iterator[RenderableType]:
 
 
 def rejections(report: Report, page: Page) -> Iterator[RenderableType]:
-    """Where a rule nearly applied, the most frequent reason first."""
-    groups = grouping.rejections(report.rejections)
+    """Where a rule nearly applied, the most frequent reason first, without the places that were
+    tried: these stand among the fusions with the same reason.
+    """
+    tried = {(row.rule, row.reason) for row in report.fusions if not row.kept}
+    left = [row for row in report.rejections if (row.rule, row.reason) not in tried]
+    groups = grouping.rejections(left)
     if not groups:
         return
-    places = counted(len(report.rejections), "place")
+    places = counted(len(left), "place")
     reasons = counted(len(groups), "reason")
     yield from title("Not fused", f"{places}, {reasons}")
     columns = [
@@ -69,8 +73,7 @@ def rejections(report: Report, page: Page) -> Iterator[RenderableType]:
     ]
     yield table(columns, rows)
     if len(groups) > MOST_REJECTIONS:
-        left = len(groups) - MOST_REJECTIONS
-        yield page.rest(counted(left, "more reason"))
+        yield page.rest(counted(len(groups) - MOST_REJECTIONS, "more reason"))
 
 
 def _row(group: grouping.FusionGroup, wide: bool) -> list[Cell]:

@@ -9,12 +9,14 @@ from rich.text import Text
 
 from planner.counted import counted
 from planner.report import figures, grouping
-from planner.report.model import BenchmarkRow, Report
+from planner.report.model import BenchmarkRow, NumericsRow, Report
 from planner.report.terminal.layout import Cell, Column, Page, line, table, title
 
 MOST_FAILURES = 20
 _WIDE = 100
 _BAR = 20
+_RUNS = "runs"
+"""The check that a kernel failed when it raised an exception, which the row's case holds."""
 _OUTCOMES = {
     "fused": ("The fused module is used", "bold green"),
     "normalized": ("The captured program without kernels is used", "bold green"),
@@ -29,25 +31,24 @@ def numerics(report: Report, page: Page) -> Iterator[RenderableType]:
     failures = [row for row in report.numerics if not row.passed]
     said = f"{len(failures)} failed" if failures else "all passed"
     checks = counted(len(report.numerics), "check")
-    yield from title("Numerics", f"{checks} against float64{_left_out(report)}, {said}")
+    yield from title("Numerics", f"{checks} against float64, {said}")
     columns = [
         Column("dtype"),
-        Column("measure", grow=1, wrap=True),
+        Column("measure"),
         Column("checks", "right"),
         Column("worst error", "right"),
         Column("limit", "right"),
         *([Column("eager", "right")] if page.width >= _WIDE else []),
-        Column("of", grow=2, wrap=True),
+        Column("of", grow=1, wrap=True),
     ]
     for row in failures[:MOST_FAILURES]:
-        eager = f", eager {figures.error(row.eager_error)}" if row.eager_error is not None else ""
-        where = f" {row.subject}, {row.dtype}: "
-        measure = f"{row.measure} " if row.measure else ""
-        error = f"{measure}error {figures.error(row.error)} past {figures.error(row.limit)}"
-        yield line(("failed", "red"), f"{where}{error}{eager}")
+        yield line(("failed", "red"), f" {row.subject}, {row.dtype}: {_failure(row)}")
     if len(failures) > MOST_FAILURES:
         yield page.rest(counted(len(failures) - MOST_FAILURES, "more failure"))
-    yield table(columns, [_numerics_row(g, page.width) for g in grouping.numerics(report.numerics)])
+    measured = [row for row in report.numerics if row.measure != _RUNS]
+    if measured:
+        yield table(columns, [_numerics_row(g, page.width) for g in grouping.numerics(measured)])
+    yield from _left_out(report)
 
 
 def benchmark(report: Report, page: Page) -> Iterator[RenderableType]:
@@ -91,10 +92,22 @@ def outcome(report: Report, _page: Page) -> Iterator[RenderableType]:
     yield line((what, style), f": {report.outcome.reason}{copies}")
 
 
-def _left_out(report: Report) -> str:
+def _failure(row: NumericsRow) -> str:
+    """The error past its limit; a kernel that does not run has none."""
+    if row.measure == _RUNS:
+        return f"it does not run: {row.case}" if row.case else "it does not run"
+    measure = f"{row.measure} " if row.measure else ""
+    eager = f", eager {figures.error(row.eager_error)}" if row.eager_error is not None else ""
+    error = f"error {figures.error(row.error)} past {figures.error(row.limit)}"
+    return f"{measure}{error}{eager}"
+
+
+def _left_out(report: Report) -> Iterator[RenderableType]:
     """What `--precision high` takes from the reference as from the kernels."""
     names = {name for row in report.fusions if row.kept for name in row.unrounded}
-    return f" less {counted(len(names), 'cast')} that kernels leave out" if names else ""
+    if names:
+        casts = counted(len(names), "cast")
+        yield line((f"float64 lacks {casts} of the model, as the kernels do", "dim"))
 
 
 def _numerics_row(group: grouping.NumericsGroup, width: int) -> list[Cell]:

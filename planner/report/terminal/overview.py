@@ -8,8 +8,11 @@ from rich.console import RenderableType
 
 from planner.counted import counted
 from planner.report import figures
-from planner.report.model import ModelInfo, Report
+from planner.report.model import ModelInfo, PassRecord, Report
 from planner.report.terminal.layout import Column, Page, labelled, line, table, title
+
+_CAPTURED = "captured"
+"""The record of the capture itself, which the section's title tells of."""
 
 
 def header(report: Report, _page: Page) -> Iterator[RenderableType]:
@@ -46,6 +49,7 @@ def capture(report: Report, _page: Page) -> Iterator[RenderableType]:
         Column("time", "right"),
         Column("what it did", grow=1, wrap=True),
     ]
+    busy = [record for record in info.passes if _did_something(record)]
     rows = [
         (
             record.name,
@@ -53,11 +57,20 @@ def capture(report: Report, _page: Page) -> Iterator[RenderableType]:
             if record.nodes_before == record.nodes_after
             else f"{record.nodes_before} → {record.nodes_after}",
             figures.time(record.duration_us),
-            "; ".join(record.notes) or "nothing to do",
+            "; ".join(record.notes),
         )
-        for record in info.passes
+        for record in busy
     ]
-    yield table(columns, rows)
+    if rows:
+        yield table(columns, rows)
+    shown = {_CAPTURED, *(record.name for record in busy)}
+    idle = dict.fromkeys(record.name for record in info.passes if record.name not in shown)
+    if idle:
+        yield line((f"nothing to do for {', '.join(idle)}", "dim"))
+
+
+def _did_something(record: PassRecord) -> bool:
+    return bool(record.notes) or record.nodes_before != record.nodes_after
 
 
 def _size(model: ModelInfo) -> str:

@@ -111,6 +111,8 @@ def _whole(report: Report) -> Iterator[RenderableType]:
 
 
 def _unlinked(report: Report) -> str:
+    if report.unlinked_share == 0:
+        return "all operator time joined to the graph"
     said = f"{figures.percent(report.unlinked_share)} of operator time did not join to the graph"
     largest = sorted(report.profile.unlinked, key=lambda pair: -pair[1])[:3]
     if not largest:
