@@ -54,6 +54,10 @@ FORMS: dict[str, tuple[Form, tuple[tuple[int, ...], ...]]] = {
     "transposed between": (lambda x, y: (x * 2).transpose(1, 2) + y, ((3, 4, 5), (3, 5, 4))),
     "copy into heads": (_attention_copy, ((2, 6, 32),)),
     "norm of channels": (_permuted_norm, (IMAGE, CHANNELS, CHANNELS)),
+    "pieces of one value a row": (
+        lambda x: torch.cat([y := x.amax((0, 1, 3), keepdim=True), y.sin()], 2),
+        ((33, 1, 1, 1),),
+    ),
     "group norm": (lambda x, w, b: silu(group_norm(x, 2, w, b)), (IMAGE, CHANNELS, CHANNELS)),
     "group norm of rows": (lambda x: group_norm(x * 2, 4), ((5, 8),)),
     "one group": (
