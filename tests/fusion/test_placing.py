@@ -158,6 +158,18 @@ def test_rows_of_two_kinds_stay_apart(grow: Any) -> None:
     assert any("different dimensions" in m.reason for m in grown.rejected)
 
 
+def test_a_piece_that_is_reduced_beside_its_concatenation_stays_apart(
+    grow: Any, rewritten: Any
+) -> None:
+    def form(x: Tensor, first: Tensor) -> Tensor:
+        whole = torch.cat([first.expand(5, 1, 7), x * 2], 1)
+        return whole + x.sum(1, keepdim=True)
+
+    tensors = _draw(5, 3, 7), _draw(1, 1, 7)
+    out = rewritten(grow(form, *tensors))(*tensors)
+    torch.testing.assert_close(out, form(*tensors))
+
+
 def test_groups_of_one_element_are_left_to_eager(grow: Any) -> None:
     grown = grow(lambda x: group_norm(x * 2, 8) + x, _draw(5, 8))
     assert grown.regions == []
