@@ -74,7 +74,7 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
     row = shape[len(shape) - region.row_rank :] if region.row_rank else ()
     for statement in region.body:
         if statement.op == "cat":
-            values[statement.name] = _concatenated(statement, values, shape)
+            values[statement.name] = _concatenated(statement, values, len(shape))
         else:
             values[statement.name] = _run(statement, values, tuple(row))
     return tuple(_stored(values[output.value], output, shape, region) for output in region.outputs)
@@ -142,21 +142,28 @@ def _looked_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.gather(table.expand(*shape, table.shape[-1]), -1, positions).squeeze(-1)
 
 
-def _concatenated(
-    statement: Statement, values: dict[str, Any], shape: tuple[int, ...]
-) -> torch.Tensor:
-    dim, start, *pieces = statement.args
+def _concatenated(statement: Statement, values: dict[str, Any], rank: int) -> torch.Tensor:
+    """As large as the pieces broadcast to: what has one value a row keeps one."""
+    dim, begin, *rest = statement.args
     assert isinstance(dim, int)
-    sizes, begin = list(shape), start
+    pieces = [values[str(name)] for name in rest[::2]]
+    sizes = [_sizes_beside(piece, dim, rank) for piece in pieces]
+    whole = list(torch.broadcast_shapes(*sizes))
     found = []
-    for name, end in zip(pieces[::2], pieces[1::2], strict=True):
-        assert isinstance(name, str)
+    for piece, end in zip(pieces, rest[1::2], strict=True):
         assert isinstance(end, int)
         assert isinstance(begin, int)
-        sizes[dim] = end - begin
-        found.append(values[name].expand(sizes))
+        whole[dim] = end - begin
+        found.append(piece.expand(whole))
         begin = end
     return torch.cat(found, dim)
+
+
+def _sizes_beside(piece: torch.Tensor, dim: int, rank: int) -> tuple[int, ...]:
+    """The piece's sizes in `rank` dimensions, 1 along `dim`."""
+    sizes = [1] * (rank - piece.dim()) + list(piece.shape)
+    sizes[dim] = 1
+    return tuple(sizes)
 
 
 def _row_operation(op: str, args: list[Any], row: tuple[int, ...]) -> Any:

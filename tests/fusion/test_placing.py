@@ -54,6 +54,10 @@ FORMS: dict[str, tuple[Form, tuple[tuple[int, ...], ...]]] = {
     "transposed between": (lambda x, y: (x * 2).transpose(1, 2) + y, ((3, 4, 5), (3, 5, 4))),
     "copy into heads": (_attention_copy, ((2, 6, 32),)),
     "norm of channels": (_permuted_norm, (IMAGE, CHANNELS, CHANNELS)),
+    "pieces of one value a row": (
+        lambda x: torch.cat([y := x.amax((0, 1, 3), keepdim=True), y.sin()], 2),
+        ((33, 1, 1, 1),),
+    ),
     "group norm": (lambda x, w, b: silu(group_norm(x, 2, w, b)), (IMAGE, CHANNELS, CHANNELS)),
     "group norm of rows": (lambda x: group_norm(x * 2, 4), ((5, 8),)),
     "one group": (
@@ -152,6 +156,18 @@ def test_rows_of_two_kinds_stay_apart(grow: Any) -> None:
     grown = grow(lambda x: torch.softmax(torch.softmax(x * 2, 0), 1), _draw(5, 7))
     assert grown.regions == [["mul", "softmax"], ["softmax"]]
     assert any("different dimensions" in m.reason for m in grown.rejected)
+
+
+def test_a_piece_that_is_reduced_beside_its_concatenation_stays_apart(
+    grow: Any, rewritten: Any
+) -> None:
+    def form(x: Tensor, first: Tensor) -> Tensor:
+        whole = torch.cat([first.expand(5, 1, 7), x * 2], 1)
+        return whole + x.sum(1, keepdim=True)
+
+    tensors = _draw(5, 3, 7), _draw(1, 1, 7)
+    out = rewritten(grow(form, *tensors))(*tensors)
+    torch.testing.assert_close(out, form(*tensors))
 
 
 def test_groups_of_one_element_are_left_to_eager(grow: Any) -> None:
