@@ -56,6 +56,9 @@ def compile_region(region: Region, reuse: int | None = None) -> CpuRegion:
     if _loses_casts() and any(item.op == "cast" for item in region.body):
         reason = f"Inductor of torch {torch.__version__} drops a cast to fewer bits and back"
         return CpuRegion(run_eager, f"not compiled ({reason}; torch 2.13 keeps it)")
+    if any(item.table for item in region.inputs):
+        # Compiled, a table would have to be contiguous, and its copy costs more than the lookup.
+        return CpuRegion(run_eager, "not compiled (it looks a table up)")
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")

@@ -69,6 +69,9 @@ def lower(nodes: Sequence[fx.Node], name: str, hint: Hint) -> LoweredRegion:
     lookups = [lookup for lookup in map(lookup_of, nodes) if lookup is not None]
     for lookup in lookups:
         declared.table(lookup)
+    # What has no elements is not read, but the operators are called with it.
+    rest = dict.fromkeys(source for node in nodes for source in node.all_input_nodes)
+    declared.inputs += [n for n in rest if n not in windows and n not in declared.inputs]
     names, inputs = declared.names, tuple(declared.inputs)
     left_out = unrounded(nodes, results)
     for node in nodes:

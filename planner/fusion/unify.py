@@ -22,7 +22,7 @@ _COMMUTATIVE = ("aten.add.Tensor",)
 # Arguments that pick an implementation, or a dtype as a cast would, or matter in training alone,
 # and those that a rule leaves open: any number of groups will do.
 _IGNORED = (
-    *("cudnn_enable", "dtype", "num_groups"),
+    *("cudnn_enable", "cudnn_enabled", "dtype", "num_groups"),
     *("padding_idx", "scale_grad_by_freq", "sparse"),
 )
 # Operators that may stand for one another: the rule's check looks at what they do to the shape.

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from planner.fusion.reference import reference
+
 Q, COS, SIN = torch.randn(2, 5, 3, 8).transpose(1, 2), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
 
 
@@ -134,6 +136,12 @@ def test_a_cache_that_was_empty_takes_what_is_computed(grow: Any, rewritten: Any
     tensors = (torch.empty(0), torch.randn(2, 3, 5, 8), torch.randn(5, 8), torch.randn(5, 8))
     grown = grow(form, *tensors)
     assert len(grown.regions) == 1
+    lowered = grown.plans[0].lowered
+    assert [item.name for item in lowered.inputs][-1] == "empty_1"
+    by_name = dict(zip(("empty_1", "x_1", "cos_1", "sin_1"), tensors, strict=True))
+    sliced = {"slice_1": tensors[1][..., 4:], "slice_2": tensors[1][..., :4]}
+    given = [(by_name | sliced)[item.name] for item in lowered.inputs]
+    torch.testing.assert_close(reference(lowered)(*given)[0], form(*tensors))
     _same(grown, rewritten, form, *tensors)
 
 
