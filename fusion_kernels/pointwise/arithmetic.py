@@ -14,7 +14,7 @@ _LARGEST_CHAIN = 64
 
 def _add(b: Builder, x: Value, y: Value, alpha: Any = 1) -> str:
     if b.result_dtype == "bool":
-        return b.apply("or", x, y)
+        return b.apply("or", x, y) if alpha else b.copy(x)
     return b.apply("add", x, _times(b, y, alpha))
 
 
@@ -27,9 +27,10 @@ def _rsub(b: Builder, x: Value, y: Value, alpha: Any = 1) -> str:
 
 
 def _times(b: Builder, y: Value, alpha: Any) -> Value:
+    """In the result's dtype: -3 times a byte is negative where the sum is floating."""
     if alpha == 1:
         return y
-    return b.apply("mul", y, alpha) if isinstance(y, str) else y * alpha
+    return b.apply("mul", b.as_result(y), alpha) if isinstance(y, str) else y * alpha
 
 
 def _mul(b: Builder, x: Value, y: Value) -> str:

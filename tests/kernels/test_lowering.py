@@ -62,9 +62,14 @@ COMPARED_NUMBERS = [
 LOGICAL = [(B1, B2), (B1, booleans(17)), (B1, torch.tensor(True))]
 
 SAMPLES: dict[str, list[tuple[Any, ...]]] = {
-    "aten.add.Tensor": [*MIXED, *SCALED, (B1, 1), (B1, 0.5)],
+    "aten.add.Tensor": [
+        *MIXED,
+        *SCALED,
+        *((B1, 1), (B1, 0.5), (B1, B2, {"alpha": False}), (B1, B2, {"alpha": True})),
+        *((X, I64.to(torch.uint8), {"alpha": -3}), (I64, I64.to(torch.uint8), {"alpha": -3})),
+    ],
     "aten.add.Scalar": [*NUMBERS, (X, 2, 3), (B1, 2)],
-    "aten.sub.Tensor": [*SIGNED, *SCALED],
+    "aten.sub.Tensor": [*SIGNED, *SCALED, (X, I64.to(torch.uint8), {"alpha": 3})],
     "aten.sub.Scalar": [*NUMBERS[:-1], (X, 2.0, 0.25)],
     "aten.rsub.Tensor": [(X, Y), (I64, I32), (X, SCALAR), (X, Y, {"alpha": 2})],
     "aten.rsub.Scalar": [*NUMBERS[:-1], (X, 1, 3), (I64, 5, 2)],
