@@ -229,7 +229,8 @@ class Dimensions:
         shape = sizes_of(node)
         dim: int = given.get("dim", 0) % len(shape)
         if not stacked:
-            sources = [source for source in sources if 0 not in sizes_of(source)] or sources[:1]
+            empty = [source for source in sources if _adds_nothing(sizes_of(source), shape, dim)]
+            sources = [source for source in sources if source not in empty] or sources[:1]
         if len(sources) == 1 and sizes_of(sources[0]) == shape:
             self._alone[node] = sources[0]
             return list(self._own(sources[0]))
@@ -328,6 +329,13 @@ def sizes_of(node: fx.Node) -> tuple[int, ...]:
 
 def _fresh(size: int) -> list[Axis]:
     return [] if size == 1 else [Axis(size)]
+
+
+def _adds_nothing(sizes: tuple[int, ...], shape: tuple[int, ...], dim: int) -> bool:
+    """Whether a piece has no element along the dimension, or is the empty vector that fits any
+    rank, as a cache before the first token is.
+    """
+    return sizes == (0,) if len(sizes) != len(shape) else not sizes[dim]
 
 
 def _one(axis: Axis) -> Axis:

@@ -263,7 +263,7 @@ def _within(slots: Slots, piece: Piece | None) -> tuple[Slots, Window | None]:
     axes = (*slots.axes[:n], piece.part, *slots.axes[n + 1 :])
     if n == 0:
         raise NotLowered("a concatenation along the leading dimension")
-    if piece.part in slots.axes:
+    if piece.part is not piece.whole and piece.part in slots.axes:
         raise NotLowered("a piece of a concatenation runs beside it along the same dimension")
     return Slots(axes, slots.row_rank), Window(n - len(slots.axes), piece.start, piece.stop)
 

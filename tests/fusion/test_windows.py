@@ -145,6 +145,16 @@ def test_a_cache_that_was_empty_takes_what_is_computed(grow: Any, rewritten: Any
     _same(grown, rewritten, form, *tensors)
 
 
+def test_pieces_of_no_rows_stay_beside_one_another(grow: Any, rewritten: Any) -> None:
+    def form(a: Any, b: Any) -> Any:
+        return torch.cat((a * 2, b), -1).exp()
+
+    tensors = (torch.empty(0, 5, 4), torch.empty(0, 5, 3))
+    grown = grow(form, *tensors)
+    assert rewritten(grown)(*tensors).shape == (0, 5, 7)
+    _same(grow(form, *tensors), rewritten, form, *tensors)
+
+
 def test_an_empty_vector_beside_a_tensor_is_no_piece(grow: Any, rewritten: Any) -> None:
     def form(empty: Any, x: Any) -> Any:
         return torch.cat((empty, x * 2), -2)
