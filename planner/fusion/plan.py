@@ -242,15 +242,17 @@ def _judge(
     with progress.stage("race"):
         best, contest = _best_way(ways, operators, right, device, seed)
         # The linear takes part only where its bias moves: beside it a norm is lost in the noise.
-        moves_bias = bool(rival) or (bool(ways[best].linears) and not ways[best].biases)
-        timings = _race(ways[best:][:1], operators[best:][:1], moves_bias, device, seed, rival)
+        moves_bias = bool(ways[best].linears) and not ways[best].biases
+        one = (ways[best:][:1], operators[best:][:1])
+        timings = _race(*one, moves_bias, device, seed)
+        with_product = _race(*one, True, device, seed, rival) if rival else {}
     kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
-    other = timings[ways[best].way if kept else _BEFORE]
-    beaten = compare(other, timings[_LIBRARY]) if rival else None
+    other = with_product.get(ways[best].way if kept else _BEFORE)
+    beaten = compare(other, with_product[_LIBRARY]) if other else None
     library = beaten is not None and beaten.verdict == "wins"
     if beaten and library:
         kept, reason = False, f"the library's product with this activation is {_shown(beaten)}"
-        contest = (*contest, *(_trial(name, timings[name]) for name in timings))
+        contest = (*contest, *(_trial(name, with_product[name]) for name in with_product))
     return Judged(
         best,
         tuple(operators),
