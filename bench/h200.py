@@ -28,7 +28,8 @@ from fusion_kernels.library import define
 from planner.cost.devices import device_for
 from planner.environment import environment
 from planner.fusion.module import FusedModule
-from planner.fusion.plan import find_places, write_kernel
+from planner.fusion.places import find_places
+from planner.fusion.plan import write_kernel
 from planner.fusion.tune import tune
 from planner.graph.export import capture as export
 from planner.report.io import to_json

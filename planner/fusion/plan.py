@@ -19,7 +19,6 @@ from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate, after, before, in_library
 from planner.fusion.drawn import inputs_of
 from planner.fusion.epilogue import Epilogue, epilogue_of
-from planner.fusion.places import find_places as find_places
 from planner.fusion.places import fitting, survey_places
 from planner.fusion.recompute import COPY
 from planner.fusion.settle import Settled, settle

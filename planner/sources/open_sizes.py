@@ -25,7 +25,8 @@ def dynamic_shapes_of(
 
     `batch` is dimension 0 of every tensor that is as large there as the first one, `seq` so for
     dimension 1. Sizes that the model needs equal are tied by the export. Raises `BadOption` for a
-    name that no tensor has, or a dimension that the tensor does not have.
+    name that no tensor has, a dimension that the tensor does not have, or a range that the example
+    is outside of.
     """
     if not wanted:
         return None
@@ -34,13 +35,16 @@ def dynamic_shapes_of(
     for size in wanted:
         hint: Any = Dim.DYNAMIC(min=size.least, max=size.most)
         if size.dim is not None:
-            _tensor_spec(given, shapes, size)[size.dim] = hint
+            spec = _tensor_spec(given, shapes, size)
+            _require_within(size, given[size.name].shape[size.dim])
+            spec[size.dim] = hint
             continue
         dim = _SHORT[size.name]
         places = _alike(given, shapes, dim)
         if not places:
             raise BadOption(f"--dynamic {size.name}: no input has a dimension {dim}.")
-        for spec in places:
+        _require_within(size, places[0][0].shape[dim])
+        for _, spec in places:
             spec[dim] = hint
     return shapes
 
@@ -67,10 +71,21 @@ def _tensor_spec(given: Mapping[str, Any], shapes: dict[str, Any], size: OpenSiz
     return shapes[size.name]
 
 
-def _alike(given: Any, shapes: Any, dim: int) -> list[Any]:
-    """The entries of the tensors that are as large along `dim` as the first that has it."""
+def _alike(given: Any, shapes: Any, dim: int) -> list[tuple[Tensor, Any]]:
+    """The tensors that are as large along `dim` as the first that has it, and their entries."""
     pairs = [(tensor, spec) for tensor, spec in _pairs(given, shapes) if tensor.dim() > dim]
-    return [spec for tensor, spec in pairs if tensor.shape[dim] == pairs[0][0].shape[dim]]
+    return [pair for pair in pairs if pair[0].shape[dim] == pairs[0][0].shape[dim]]
+
+
+def _require_within(size: OpenSize, own: int) -> None:
+    """The example must lie in the range; what is there once is captured twice."""
+    captured = max(own, 2) if size.most != 1 else own
+    if not size.least <= captured <= (captured if size.most is None else size.most):
+        ends = f"{size.least}:{'' if size.most is None else size.most}"
+        raise BadOption(
+            f"--dynamic {size}={ends}: the example has {own} there. Give a range that holds it, "
+            "or an example within the range (--batch, --seq, --input)."
+        )
 
 
 def _pairs(value: Any, spec: Any) -> list[tuple[Tensor, Any]]:

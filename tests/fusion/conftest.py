@@ -22,7 +22,8 @@ from planner.fusion.candidate import Candidate
 from planner.fusion.match import match_rules
 from planner.fusion.module import FusedModule
 from planner.fusion.open_graph import in_program
-from planner.fusion.plan import find_places, write_kernel
+from planner.fusion.places import find_places
+from planner.fusion.plan import write_kernel
 from planner.fusion.regions import RegionPlan, find_regions
 from planner.fusion.rewrite import replace_regions
 from planner.graph.twin import twin_of

@@ -12,7 +12,8 @@ from torch.nn.functional import gelu, layer_norm, linear
 from fusion_kernels.library import define
 from planner.cost.devices import Claim, Device, Source
 from planner.fusion.candidate import after, alternatives, before
-from planner.fusion.plan import find_places, write_kernel
+from planner.fusion.places import find_places
+from planner.fusion.plan import write_kernel
 from planner.fusion.spent import spent_input
 from planner.passes.linear_bias import split_linear_bias
 from planner.passes.runner import run_passes

@@ -14,7 +14,7 @@ from torch.nn.functional import gelu, layer_norm
 from fusion_kernels.lowering import LOWERINGS
 from planner.cost.devices import Device, load_device
 from planner.cost.families import MATRIX, packet
-from planner.fusion.plan import find_places
+from planner.fusion.places import find_places
 from planner.graph.view import op_name
 from planner.passes.linear_bias import SPLIT, split_linear_bias
 from planner.passes.runner import run_passes

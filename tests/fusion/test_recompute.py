@@ -12,7 +12,8 @@ from torch import Tensor, fx, nn
 from fusion_kernels.library import define
 from planner.cost.devices import Device
 from planner.fusion.candidate import after, before
-from planner.fusion.plan import find_places, write_kernel
+from planner.fusion.places import find_places
+from planner.fusion.plan import write_kernel
 from planner.fusion.recompute import COPY
 from planner.fusion.regions import find_regions, recomputed
 from planner.fusion.rewrite import replace_regions

@@ -12,7 +12,8 @@ import planner
 from fusion_kernels.library import FusedOperator, define
 from planner.cost.devices import device_for
 from planner.fusion.candidate import Candidate
-from planner.fusion.plan import find_places, write_kernel
+from planner.fusion.places import find_places
+from planner.fusion.plan import write_kernel
 from planner.verify import verify_region
 
 pytestmark = pytest.mark.gpu

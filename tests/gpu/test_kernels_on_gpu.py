@@ -15,7 +15,8 @@ from fusion_kernels.tolerances import check
 from planner.cost.devices import device_for
 from planner.draws import draw_like
 from planner.fusion.candidate import Candidate
-from planner.fusion.plan import find_places, write_kernel
+from planner.fusion.places import find_places
+from planner.fusion.plan import write_kernel
 from planner.verify import verify_region
 
 pytestmark = pytest.mark.gpu

@@ -87,6 +87,17 @@ def test_what_no_input_has_is_refused(text: str, said: str) -> None:
         _open(text)
 
 
+@pytest.mark.parametrize("text", ["batch=5:9", "batch=:2", "seq=6:", "ids.1=1:4"])
+def test_an_example_outside_of_the_range_is_refused_with_both(text: str) -> None:
+    with pytest.raises(BadOption, match=r"the example has [35] there\. Give a range that holds it"):
+        dynamic_shapes_of(_Two(), (), _call(), [parse_open(text)])
+
+
+@pytest.mark.parametrize("text", ["batch=2:8", "batch=0:3", "batch=1:"])
+def test_what_is_there_once_counts_as_two(text: str) -> None:
+    assert dynamic_shapes_of(_Two(), (), _call(batch=1), [parse_open(text)])
+
+
 def test_the_export_ties_what_the_model_needs_equal() -> None:
     model = _Two().eval()
     shapes = _open("batch=0:8", "seq=1:9")
