@@ -70,14 +70,15 @@ def _by_operation(region: Any, reuse: int | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a long test found so far: one record a key, in a JSON file that is committed.
+    """What a long test found so far: one record a key, in a JSON file that is committed, which is
+    whole with as many records as `made_with` says "cases".
 
     A record counts as long as `made_with` (versions, digest of the sources) is what it was made
     with; the first record of another state starts the file anew. Processes may write at once.
     """
 
     path: Path
-    made_with: dict[str, str]
+    made_with: dict[str, str | int]
 
     def record(self, key: str) -> dict[str, Any] | None:
         """The record of this state without failures; what failed is to be run again."""
@@ -108,12 +109,19 @@ class Ledger:
 
 @pytest.fixture(scope="session")
 def ledger() -> Callable[..., Ledger]:
-    """The ledger of a name; further keywords tell what else its records were made with."""
+    """The ledger of a name and of so many records; further keywords tell what else they were made
+    with.
+    """
 
-    def open_ledger(name: str, **made_with: str) -> Ledger:
+    def open_ledger(name: str, cases: int, **made_with: str) -> Ledger:
         import torch
 
-        state = {"torch": torch.__version__, "sources": _sources_digest(), **made_with}
+        state: dict[str, str | int] = {
+            "cases": cases,
+            "torch": torch.__version__,
+            "sources": _sources_digest(),
+        }
+        state |= made_with
         return Ledger(RESULTS / f"{name}.json", state)
 
     return open_ledger

@@ -257,7 +257,8 @@ def test_random_programs_on_a_gpu(grow: Any, grow_graph: Any) -> None:
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_many_random_programs(block: int, ledger: Any, grow: Any, grow_graph: Any) -> None:
     """50,000 programs, other ones in each block; every fiftieth block runs kernels as text."""
-    kept, key = ledger("random_graphs", hypothesis=hypothesis.__version__), f"block {block:03}"
+    kept = ledger("random_graphs", cases=BLOCKS, hypothesis=hypothesis.__version__)
+    key = f"block {block:03}"
     record = kept.record(key)
     if record is None:
         run = as_text if block % 50 == 0 else evaluate
