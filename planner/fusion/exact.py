@@ -20,7 +20,7 @@ def polygamma(n: int, x: Tensor) -> Tensor:
     how pi is rounded, 1e15 in float32 and 1e32 in float64. The function grows without bound
     there from both sides.
     """
-    result = torch.special.polygamma(n, x)
+    result: Tensor = torch.special.polygamma(n, x)
     poles = (x <= 0) & (x == x.floor()) & (n == 1)
     return result.masked_fill(poles, float("inf"))
 
