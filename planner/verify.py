@@ -194,7 +194,7 @@ def _in_place(operator: FusedOperator, index: int) -> Run:
 
 def _kinds(lowered: LoweredRegion, target: _Target) -> list[_Kind]:
     """Every case at few rows, and normal values at the captured size, one row and no rows."""
-    often = few_rows(lowered, _FAST_ELEMENTS)
+    often: Sizes = few_rows(lowered, _FAST_ELEMENTS)
     if not target.every_size:
         often = _as_few_programs(lowered, often, target.elements)
     kinds = [_Kind(case, often) for case in told_apart(_specs(lowered, often))]
