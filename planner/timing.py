@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -184,8 +185,8 @@ def pace_of(call: Callable[[], object], device: str) -> Pace:
 
 def device_only(call: Callable[[], object], device: str, repeats: int = 1) -> Callable[[], object]:
     """`repeats` calls captured in one CUDA graph, so that timing it leaves out the host's launches;
-    elsewhere `call` itself. Runs it three times before. Raises RuntimeError where a graph cannot
-    hold it.
+    elsewhere `call` itself. Runs it three times before. Raises RuntimeError, before anything is
+    captured, where the call waits for the device.
     """
     import torch
 
@@ -194,7 +195,10 @@ def device_only(call: Callable[[], object], device: str, repeats: int = 1) -> Ca
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.no_grad(), torch.cuda.stream(stream):
-        for _ in range(3):
+        call()
+        # A capture that fails leaves allocator and random generator broken.
+        with _no_waiting():
+            call()
             call()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
@@ -203,6 +207,19 @@ def device_only(call: Callable[[], object], device: str, repeats: int = 1) -> Ca
             call()
     replay: Callable[[], object] = graph.replay
     return replay
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Within it what waits for a CUDA device raises RuntimeError."""
+    import torch
+
+    earlier = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(earlier)
 
 
 def compare(baseline: Timing, candidate: Timing, seed: int = 0) -> Comparison:
