@@ -76,10 +76,6 @@ class _Kind:
     case: InputCase
     sizes: Sizes
 
-    @property
-    def label(self) -> str:
-        return self.case.label
-
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
@@ -106,23 +102,21 @@ class _Target:
 def verify_region(
     lowered: LoweredRegion, operator: FusedOperator, device: str, seed: int
 ) -> tuple[NumericsRow, ...]:
-    """A row for each measure and way of running, with the worst case of all drawn.
+    """A row for each measure and way of running, with the worst case of all drawn; up to the first
+    case that fails, which is enough to turn the kernel down.
 
     Draws: scales 1e-6 to 1e4, large means, zeros, constant rows, NaN and infinities, strided,
     transposed, expanded and offset inputs at a few rows; normal values at the captured size, one
     row and no rows.
     """
-    truths = _Truths(lowered)
     worst: dict[tuple[str, str], tuple[NumericsResult, str]] = {}
-    for target in _targets(lowered, operator, device):
-        kinds = _kinds(lowered, target)
-        if target.device.startswith("cuda"):
-            operator.compile_for(_arguments(lowered, kinds, target.device))
-        for kind in kinds:
-            for result in _judge(truths, target, kind, seed):
-                key = (target.label, result.measure)
-                if key not in worst or _badness(result) > _badness(worst[key][0]):
-                    worst[key] = (result, kind.label)
+    for target, label, results in _checks(lowered, operator, device, seed):
+        for result in results:
+            key = (target, result.measure)
+            if key not in worst or _badness(result) > _badness(worst[key][0]):
+                worst[key] = (result, label)
+        if not all(result.passed for result in results):
+            break
     dtype = lowered.region.outputs[0].dtype
     return tuple(
         numerics_row(operator.name, dtype, result, f"{target}, {label}")
@@ -142,6 +136,19 @@ def numerics_row(subject: str, dtype: str, result: NumericsResult, case: str) ->
         measure=result.measure,
         case=case,
     )
+
+
+def _checks(
+    lowered: LoweredRegion, operator: FusedOperator, device: str, seed: int
+) -> Iterator[tuple[str, str, list[NumericsResult]]]:
+    """Each way of running with each case, and what was measured."""
+    truths = _Truths(lowered)
+    for target in _targets(lowered, operator, device):
+        kinds = _kinds(lowered, target)
+        if target.device.startswith("cuda"):
+            operator.compile_for(_arguments(lowered, kinds, target.device))
+        for kind in kinds:
+            yield target.label, kind.case.label, _judge(truths, target, kind, seed)
 
 
 def _truth(lowered: LoweredRegion, sizes: Sizes) -> _Truth:

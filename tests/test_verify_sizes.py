@@ -155,3 +155,21 @@ def test_what_the_interpreter_is_given_takes_three_programs(
     given = prod(sizes.get(dim, size) for dim, size in enumerate(lowered.region.shape))
     assert given > elements or given == prod(shape)
     assert given <= max(prod(shape[1:]), 8 * elements)
+
+
+def test_a_kernel_that_fails_is_checked_no_further(
+    tmp_path: Path, seen: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered, operator = _subject(_norm, tmp_path, SHAPE, SHAPE)
+
+    def wrong_when_large(*tensors: Tensor) -> Tensor:
+        out = evaluate(lowered.region, tensors)[0]
+        return out * 1.5 if 50 < float(tensors[0].std()) < 200 else out
+
+    ways = [verify._Target(name, wrong_when_large, "cpu", True) for name in ("first", "second")]
+    monkeypatch.setattr(verify, "_targets", lambda *_: ways)
+    rows = verify.verify_region(lowered, operator, "cpu", 0)
+    failed = [row for row in rows if not row.passed]
+    assert {row.case for row in failed} == {"first, scale 1e2"}
+    assert all(row.case.startswith("first") for row in rows)
+    assert {label for label, _ in seen} == {*(case.label for case in CASES[:4]), "float64"}
