@@ -50,6 +50,27 @@ def _uncompiled() -> Iterator[None]:
     _forget()
 
 
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, uncompiled: Any) -> Iterator[Callable[..., None]]:
+    """Kernels run operation by operation and each wins its race; rewrites neither win nor lose
+    theirs; the whole wins by the given ratio (2), without kernels by another (1).
+    """
+    from made_up_machine import even, made_up, race_won_by
+
+    from planner import pipeline, rewriting
+    from planner.fusion import plan
+
+    monkeypatch.setattr(plan, "interleaved", made_up)
+    monkeypatch.setattr(rewriting, "interleaved", even)
+
+    def won_by(fused: float, normalized: float = 1.0) -> None:
+        monkeypatch.setattr(pipeline, "race", race_won_by(fused, normalized))
+
+    won_by(2.0)
+    with uncompiled():
+        yield won_by
+
+
 def _forget() -> None:
     from fusion_kernels import library
 

@@ -143,7 +143,8 @@ class _OffBySteps(_Float64):
             inner = torch.tanh(0.7978845608028654 * (x + 0.044715 * x**3))
         else:
             inner = torch.erf(x * 0.5**0.5)
-        return self._moved(0.5 * x * (1 + self._moved(inner, OF_A_FUNCTION)), 1)
+        whole = 1 + self._moved(inner, OF_A_FUNCTION)
+        return self._moved(0.5 * x * self._cancelled(whole, torch.ones_like(x)), 1)
 
     def _moved(self, value: Any, steps: int) -> Any:
         if not isinstance(value, Tensor) or value.dtype is not torch.float64:
