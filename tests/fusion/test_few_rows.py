@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 from torch.nn.functional import gelu, group_norm, layer_norm
 
+from fusion_kernels.emit.source import Provenance, emit
 from fusion_kernels.evaluate import evaluate
+from fusion_kernels.load import interpreted
 from planner.fusion.few_rows import few_rows
 from planner.fusion.lowered import LoweredRegion
 from planner.fusion.reference import free_dims, reference, sizes_with
@@ -99,6 +101,21 @@ def test_the_region_means_the_same_at_few_rows(name: str, most: int, lowered_of:
     sizes = few_rows(lowered, most)
     assert set(sizes) <= set(free)
     _agree(lowered, sizes)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 14])
+@pytest.mark.parametrize("name", FORMS)
+def test_the_text_serves_few_rows(name: str, most: int, lowered_of: Any) -> None:
+    """As it stands, emitted for the captured sizes."""
+    form, shapes, _ = FORMS[name]
+    lowered = lowered_of(form, *_tensors(shapes))
+    sizes = few_rows(lowered, most)
+    source = emit(lowered.region, Provenance("this test"))
+    kernel = interpreted(source.text, source.name)
+    tensors = _drawn(lowered, sizes)
+    results = lowered.returned(kernel(*lowered.arguments(tensors)))
+    for out, ref in zip(results, reference(lowered, sizes)(*tensors), strict=True):
+        torch.testing.assert_close(out, ref, rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_small_keeps_its_sizes(lowered_of: Any) -> None:
