@@ -143,6 +143,11 @@ def test_the_powers_of_two_that_divide_a_size_stay(size: int, lowered_of: Any) -
     assert gcd(short, 16) == gcd(size, 16)
 
 
+def test_dimensions_may_be_shorter_still(lowered_of: Any) -> None:
+    lowered = lowered_of(lambda x: gelu(x * 2), *_tensors(((8, 128, 24, 50, 17),)))
+    assert few_rows(lowered, 1, 4) == {0: 2, 1: 4, 2: 4, 3: 2, 4: 3}
+
+
 def test_random_programs_mean_the_same_at_few_rows(grow: Any) -> None:
     seen = 0
 
