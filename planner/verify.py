@@ -39,6 +39,8 @@ from planner.report.model import NumericsRow
 Run = Callable[..., Any]
 
 _INTERPRETED_ROWS = 2
+_INTERPRETED_SHORT = 4
+"""The interpreter takes a millisecond and more for a program, and compiles nothing."""
 _FAST_ELEMENTS = 1 << 16
 """Elements of the region in a check that is made for every case."""
 _MOST_OF_MANY = 1 << 22
@@ -214,7 +216,7 @@ def _kinds(lowered: LoweredRegion, target: _Target) -> list[_Kind]:
 def _as_few_programs(lowered: LoweredRegion, often: Sizes, elements: int) -> Sizes:
     """Fewer rows still, which three programs share, the first two of them with `elements`."""
     region = lowered.region
-    fewer: Sizes = few_rows(lowered, 2 * elements)
+    fewer: Sizes = few_rows(lowered, 2 * elements, _INTERPRETED_SHORT)
     if _numel(region, fewer) <= min(elements, _numel(region, often)):
         fewer = often
     if not takes_rows(lowered):

@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 from torch.nn.functional import gelu, group_norm, layer_norm
 
+from fusion_kernels.emit.source import Provenance, emit
 from fusion_kernels.evaluate import evaluate
+from fusion_kernels.load import interpreted
 from planner.fusion.few_rows import few_rows
 from planner.fusion.lowered import LoweredRegion
 from planner.fusion.reference import free_dims, reference, sizes_with
@@ -101,6 +103,21 @@ def test_the_region_means_the_same_at_few_rows(name: str, most: int, lowered_of:
     _agree(lowered, sizes)
 
 
+@pytest.mark.parametrize("most", [1, 1 << 14])
+@pytest.mark.parametrize("name", FORMS)
+def test_the_text_serves_few_rows(name: str, most: int, lowered_of: Any) -> None:
+    """As it stands, emitted for the captured sizes."""
+    form, shapes, _ = FORMS[name]
+    lowered = lowered_of(form, *_tensors(shapes))
+    sizes = few_rows(lowered, most)
+    source = emit(lowered.region, Provenance("this test"))
+    kernel = interpreted(source.text, source.name)
+    tensors = _drawn(lowered, sizes)
+    results = lowered.returned(kernel(*lowered.arguments(tensors)))
+    for out, ref in zip(results, reference(lowered, sizes)(*tensors), strict=True):
+        torch.testing.assert_close(out, ref, rtol=1e-4, atol=1e-4)
+
+
 def test_what_is_small_keeps_its_sizes(lowered_of: Any) -> None:
     lowered = lowered_of(lambda x, w: layer_norm(x * 2, [48], w), *_tensors(((4, 64, 48), (48,))))
     assert few_rows(lowered, 1 << 20) == {}
@@ -124,6 +141,11 @@ def test_the_powers_of_two_that_divide_a_size_stay(size: int, lowered_of: Any) -
     short = few_rows(lowered, 1)[1]
     assert 8 <= short <= 16
     assert gcd(short, 16) == gcd(size, 16)
+
+
+def test_dimensions_may_be_shorter_still(lowered_of: Any) -> None:
+    lowered = lowered_of(lambda x: gelu(x * 2), *_tensors(((8, 128, 24, 50, 17),)))
+    assert few_rows(lowered, 1, 4) == {0: 2, 1: 4, 2: 4, 3: 2, 4: 3}
 
 
 def test_random_programs_mean_the_same_at_few_rows(grow: Any) -> None:
