@@ -7,7 +7,6 @@ would hide a fault that eager shows. So each call is tried beside the operators 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from torch.export import ExportedProgram
 
 from planner.counted import counted
 from planner.passes.noops import same_meta
+from planner.passes.special_values import agree, drawn_like
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
@@ -94,14 +94,12 @@ def _is_right(place: _Place, tried: dict[Hashable, bool]) -> bool:
     if form not in tried:
         sources = [n for n in (*place.layer.all_input_nodes, place.other) if n is not None]
         weights = place.layer.all_input_nodes[1:]
-        drawn = {n: _drawn(n.meta["val"], special=n not in weights) for n in sources}
+        drawn = {n: drawn_like(n.meta["val"], special=n not in weights) for n in sources}
         target, args = _call(place)
         given = fx.node.map_arg(args, drawn.__getitem__)
         with torch.no_grad():
             out, wanted = target(*given), _by_operators(place, drawn)
-        tried[form] = torch.equal(out.isnan(), wanted.isnan()) and torch.equal(
-            out.isinf(), wanted.isinf()
-        )
+        tried[form] = agree(out, wanted)
     return tried[form]
 
 
@@ -110,15 +108,6 @@ def _form(place: _Place) -> Hashable:
     values = [source.meta["val"] for source in sources]
     numbers = repr(fx.node.map_arg(_call(place), lambda _: None))
     return numbers, tuple((v.shape, v.stride(), v.dtype, v.device) for v in values)
-
-
-def _drawn(like: Tensor, *, special: bool) -> Tensor:
-    """Values of the form of a (fake) tensor; with `special` the first is NaN, the last infinite."""
-    shape, stride = like.shape, like.stride()
-    drawn = torch.empty_strided(shape, stride, dtype=like.dtype, device=like.device).normal_()
-    if special:
-        drawn[(0,) * like.dim()], drawn[(-1,) * like.dim()] = math.nan, math.inf
-    return drawn
 
 
 def _by_operators(place: _Place, drawn: Mapping[fx.Node, Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.passes.activated_linear import activated_linears
 from planner.passes.attention_layout import read_attention_as_it_lies
 from planner.passes.cancel_pairs import cancel_pairs
 from planner.passes.common_subexpressions import common_subexpressions
@@ -58,4 +59,5 @@ RACED: tuple[Trial, ...] = (
     Trial((("read_attention_as_it_lies", read_attention_as_it_lies),)),
     Trial((("merge_linears", merge_linears),), must_win=True),
     Trial((("fused_convolution", fused_convolution),), must_win=True),
+    Trial((("activated_linears", activated_linears),)),
 )
