@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.passes.activated_linear import activated_linears
 from planner.passes.attention_layout import read_attention_as_it_lies
 from planner.passes.cancel_pairs import cancel_pairs
 from planner.passes.common_subexpressions import common_subexpressions
 from planner.passes.fold_batch_norm import fold_batch_norm
+from planner.passes.fused_convolution import fused_convolution
 from planner.passes.masks import simplify_masks
 from planner.passes.merge_linears import merge_linears
 from planner.passes.noops import drop_idle_copies, drop_noops
@@ -29,7 +31,7 @@ class Trial:
 
     It stays where it is not measured slower; one that `must_win` only where it is faster. That is
     for copies of large weights (on a CPU one product of 2,304 columns took between 0.8 and 2.2
-    times as long as three of 768).
+    times as long as three of 768), and for what a kernel could otherwise take in.
     """
 
     passes: Passes
@@ -56,4 +58,6 @@ RACED: tuple[Trial, ...] = (
     ),
     Trial((("read_attention_as_it_lies", read_attention_as_it_lies),)),
     Trial((("merge_linears", merge_linears),), must_win=True),
+    Trial((("fused_convolution", fused_convolution),), must_win=True),
+    Trial((("activated_linears", activated_linears),)),
 )
