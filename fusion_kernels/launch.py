@@ -3,7 +3,8 @@
 An emitted launcher checks layouts, allocates, and goes through Triton's argument binder: about 30
 us of Python a call, more than most kernels of a small batch take. A repeat with the same shapes,
 strides and dtypes, all pointers aligned as before, starts the same compiled kernel with the same
-sizes on new outputs.
+sizes on new outputs. On CUDA it calls what Triton's own start calls in the end, with addresses
+instead of tensors.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class RepeatedLaunch:
     def __call__(self, *tensors: Tensor) -> Any:
         key = _key(tensors)
         recorded = self._known.get(key, _UNSEEN)
-        if isinstance(recorded, Recorded) and recorded.fits(tensors):
-            return recorded.repeat(tensors)
+        repeated = recorded.repeat(tensors) if isinstance(recorded, Recorded) else None
+        if repeated is not None:
+            return repeated
         result = self._launcher(*tensors)
         launch = self._recorder.take()
         if recorded is _UNSEEN and _aligned(tensors):
@@ -69,37 +71,39 @@ def _key(tensors: tuple[Tensor, ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One launch with holes. `start` is the compiled kernel on its grid; `arguments` holds indices
-    into inputs and outputs (True), or plain values (False). `strides` are those of the inputs,
-    `outputs` the form of each output, its stride None where it is contiguous.
+    """One launch with holes. `start` is the compiled kernel on its grid; it takes `arguments`, in
+    which `holes` are positions with the number of the operand that belongs there, inputs first:
+    the tensor, or its address with `by_address`. `strides` are those of the inputs, `outputs` the
+    form of each output.
     """
 
     start: Callable[..., object]
-    arguments: tuple[tuple[bool, Any], ...]
+    by_address: bool
+    arguments: tuple[Any, ...]
+    holes: tuple[tuple[int, int], ...]
     strides: tuple[tuple[int, ...], ...]
-    outputs: tuple[tuple[torch.Size, tuple[int, ...] | None, torch.dtype], ...]
+    outputs: tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
     device: torch.device
     single: bool
 
-    def fits(self, inputs: tuple[Tensor, ...]) -> bool:
-        """Whether inputs of the recorded shapes and dtypes lie as the compiled kernel needs
-        them.
-        """
-        for tensor, stride in zip(inputs, self.strides, strict=True):
-            if tensor.stride() != stride or tensor.data_ptr() % _ALIGNMENT:
-                return False
-        return True
-
     def repeat(self, inputs: tuple[Tensor, ...]) -> Any:
-        """Start the kernel on these inputs and new outputs."""
+        """Start the kernel on these inputs, of the recorded shapes and dtypes, and new outputs.
+        None where they do not lie as the compiled kernel needs them.
+        """
+        addresses = [tensor.data_ptr() for tensor in inputs]
+        for tensor, stride, address in zip(inputs, self.strides, addresses, strict=True):
+            if address % _ALIGNMENT or tensor.stride() != stride:
+                return None
         made = [
-            torch.empty(shape, dtype=dtype, device=self.device)
-            if stride is None
-            else torch.empty_strided(shape, stride, dtype=dtype, device=self.device)
+            torch.empty_strided(shape, stride, dtype=dtype, device=self.device)
             for shape, stride, dtype in self.outputs
         ]
-        tensors = (*inputs, *made)
-        arguments = [tensors[value] if is_tensor else value for is_tensor, value in self.arguments]
+        operands: list[Any] = [*inputs, *made]
+        if self.by_address:
+            operands = [*addresses, *[tensor.data_ptr() for tensor in made]]
+        arguments = list(self.arguments)
+        for position, number in self.holes:
+            arguments[position] = operands[number]
         self.start(*arguments)
         return made[0] if self.single else tuple(made)
 
@@ -135,40 +139,39 @@ def _record(launch: Any, inputs: tuple[Tensor, ...], result: Any) -> Recorded | 
         return None
     grid, args, kwargs, compiled = launch
     outputs = (result,) if isinstance(result, Tensor) else tuple(result)
-    positions = {t.data_ptr(): (True, i) for i, t in enumerate((*inputs, *outputs))}
-    if len(positions) < len(inputs) + len(outputs):
+    numbers = {t.data_ptr(): number for number, t in enumerate((*inputs, *outputs))}
+    if len(numbers) < len(inputs) + len(outputs):
         return None
-    if any(isinstance(arg, Tensor) and arg.data_ptr() not in positions for arg in args):
+    if any(isinstance(arg, Tensor) and arg.data_ptr() not in numbers for arg in args):
         return None
-    arguments = [
-        positions[arg.data_ptr()] if isinstance(arg, Tensor) else (False, arg) for arg in args
-    ]
-    constexprs = [(False, value) for name, value in kwargs.items() if name != "num_warps"]
+    holes = {n: numbers[arg.data_ptr()] for n, arg in enumerate(args) if isinstance(arg, Tensor)}
+    constexprs = [value for name, value in kwargs.items() if name != "num_warps"]
+    start = _from_address(compiled, (*grid, 1, 1)[:3])
     return Recorded(
-        start=compiled[tuple([*grid, 1, 1][:3])],
-        arguments=(*arguments, *constexprs),
+        start=start or compiled[(*grid, 1, 1)[:3]],
+        by_address=start is not None,
+        arguments=(*(None if n in holes else arg for n, arg in enumerate(args)), *constexprs),
+        holes=tuple(holes.items()),
         strides=tuple(t.stride() for t in inputs),
-        outputs=tuple(
-            (t.shape, None if t.is_contiguous() else t.stride(), t.dtype) for t in outputs
-        ),
+        outputs=tuple((t.shape, t.stride(), t.dtype) for t in outputs),
         device=outputs[0].device,
         single=isinstance(result, Tensor),
     )
 
 
-def _place(arg: Tensor, operands: tuple[Tensor, ...]) -> tuple[bool, Any] | None:
-    """Which operand the argument is, or is the codes of; None for neither, and where two may be
-    meant. The kernel takes an operand by its address alone.
+def _from_address(compiled: Any, grid: tuple[int, int, int]) -> Callable[..., object] | None:
+    """Starts a compiled CUDA kernel on the current stream with addresses in the place of tensors;
+    None for any other. Leaves out the hooks that Triton calls before and after.
     """
-    for position, operand in enumerate(operands):
-        if arg is operand:
-            return True, position
-    places = [n for n, operand in enumerate(operands) if arg.data_ptr() == operand.data_ptr()]
-    return (True, places[0]) if len(places) == 1 and _has_codes(operands[places[0]]) else None
+    if not torch.cuda.is_available() or torch.version.hip or not hasattr(compiled, "run"):
+        return None
+    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+    current, stream_of = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
 
+    def start(*arguments: Any) -> None:
+        run(*grid, stream_of(current()), function, packed, None, None, None, *arguments)
 
-def _has_codes(tensor: Tensor) -> bool:
-    return tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1
+    return start
 
 
 def _aligned(tensors: tuple[Tensor, ...]) -> bool:

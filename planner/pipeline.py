@@ -15,7 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from fusion_kernels.rule import Stage
-from planner.bench import FUSED, NORMALIZED, Race, contestants, race
+from planner.bench import FUSED, NORMALIZED, Race, contestants, one_forward, race
 from planner.cost.devices import device_for
 from planner.cost.families import is_work
 from planner.fusable_time import fusable_time
@@ -49,6 +49,7 @@ from planner.run_report import report_of
 from planner.support.cover import cover
 from planner.support.current import table_for
 from planner.support.tables import require_tables
+from planner.timing import Pace, pace_of
 from planner.verify_model import verify_whole
 from planner.work import CapturedModel, Work
 
@@ -189,7 +190,8 @@ def fuse(
     work = replace(work, passes=(*work.passes, *rewrites))
     with progress.stage("plan the fusions"):
         program = second_program(clean)
-        plan, passes = planned(work, program, precision, max_fusions, seed, progress)
+        pace = _pace(work)
+        plan, passes = planned(work, program, precision, max_fusions, seed, progress, pace)
     programs = {NORMALIZED: clean} | ({FUSED: program} if plan.chosen or plan.by_library else {})
     modules = {name: _bound(work, program) for name, program in programs.items()}
     refusal = modules[NORMALIZED].refusal(work.args, work.kwargs)
@@ -350,6 +352,14 @@ def _verify(
         seed,
         unrounded,
     )
+
+
+def _pace(work: Work) -> Pace:
+    """Whether the eager model waits for the host, on a twin and copies of the inputs."""
+    args, kwargs = fresh_inputs(work.args, work.kwargs)
+    eager = _twin(work)
+    with restored(eager, work.torch_device):
+        return pace_of(one_forward(eager, args, kwargs), work.torch_device)
 
 
 def _race(work: Work, ours: Mapping[str, FusedModule], *, compile_peer: bool) -> Race:

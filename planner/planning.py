@@ -18,6 +18,7 @@ from planner.passes.runner import Pass, run_passes
 from planner.passes.take_apart import take_apart
 from planner.progress import Progress
 from planner.report.model import PassRecord, Precision
+from planner.timing import Pace
 from planner.work import Work
 
 
@@ -28,8 +29,11 @@ def planned(
     most: int | None,
     seed: int,
     progress: Progress,
+    pace: Pace,
 ) -> tuple[FusionPlan, tuple[PassRecord, ...]]:
-    """The plan for `program`, which has the chosen kernels in it afterwards."""
+    """The plan for `program`, which has the chosen kernels in it afterwards. `pace` is that of the
+    eager model.
+    """
     kernels = (work.out or Path(tempfile.mkdtemp(prefix="fuseplan-"))) / "kernels"
     marking = {"high": (("mark_lossy_casts", mark_lossy_casts),)}.get(precision, ())
     apart = (("take_apart", take_apart), ("split_linear_bias", split_linear_bias))
@@ -44,6 +48,7 @@ def planned(
             max_fusions=most,
             seed=seed,
             progress=progress,
+            pace=pace,
         )
     passes += _fusion_passes(
         work,

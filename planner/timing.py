@@ -9,16 +9,21 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["wins", "not slower", "slower"]
+Pace = Literal["host", "device"]
+"""Which of the two the other waits for."""
 
 _BOOTSTRAP_DRAWS = 2000
 _INTERVAL = 0.95
 _SAMPLE_US = 500.0
 _MOST_REPEATS = 50
+_HOST_SHARE = 0.8
+"""Of a forward's time; a host that is busy for less of it runs ahead of the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,16 @@ def interleaved(
     rounds: int,
     warmup: int = 3,
     budget_s: float | None = None,
+    pace: Pace = "host",
 ) -> dict[str, Timing]:
     """Time every call once a round, in turn, for `rounds` rounds or until `budget_s` seconds are
     spent.
 
     On CUDA a sample is the time between two device events around as many calls as take about half
     a millisecond, divided by their number: the host runs ahead of the device, as it does in a
-    model, and a sample holds launch time only where the host sets the pace. The order is drawn
+    model, and a sample holds launch time only where the host sets the pace. With `pace` "device"
+    the calls of a sample are one CUDA graph, which leaves out what the host does for them: right
+    for parts of a model in which the device never waits for it. The order is drawn
     anew each round, so that no call always follows the same other one: after a long call the
     device's clock is lower, and in a fixed circle two equal programs differed by 5 % on an H200.
     At least five rounds are run.
@@ -97,6 +105,7 @@ def interleaved(
             call()
     names = list(calls)
     repeats = {name: _repeats(call, device) for name, call in calls.items()}
+    take = _sampler(calls, device, repeats, pace)
     samples: dict[str, list[float]] = {name: [] for name in names}
     source = random.Random(0)
     started = now_s()
@@ -104,7 +113,7 @@ def interleaved(
         if budget_s is not None and index >= 5 and now_s() - started > budget_s:
             break
         for name in source.sample(names, len(names)):
-            samples[name].append(time_once_us(calls[name], device, repeats[name]))
+            samples[name].append(take(name))
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
@@ -136,9 +145,48 @@ def _repeats(call: Callable[[], object], device: str) -> int:
     return max(1, min(_MOST_REPEATS, round(_SAMPLE_US / max(single_us, 1.0))))
 
 
-def device_only(call: Callable[[], object], device: str) -> Callable[[], object]:
-    """`call` captured in a CUDA graph, so that timing it leaves out the host's launches; elsewhere
-    `call` itself. Runs it four times.
+def _sampler(
+    calls: Mapping[str, Callable[[], object]],
+    device: str,
+    repeats: Mapping[str, int],
+    pace: Pace,
+) -> Callable[[str], float]:
+    """What takes a sample of a call by its name, microseconds a call. A call that no CUDA graph can
+    hold, since it waits for the device, has all timed with the host's part.
+    """
+    if pace == "device" and device.startswith("cuda"):
+        try:
+            graphs = {name: device_only(calls[name], device, repeats[name]) for name in calls}
+        except RuntimeError:
+            pass
+        else:
+            return lambda name: time_once_us(graphs[name], device) / repeats[name]
+    return lambda name: time_once_us(calls[name], device, repeats[name])
+
+
+def pace_of(call: Callable[[], object], device: str) -> Pace:
+    """Whether the device has work left when the host has started all of a call's; on CPU they are
+    one, "host". Runs the call eight times.
+    """
+    import torch
+
+    if not device.startswith("cuda"):
+        return "host"
+    shares = []
+    for _ in range(8):
+        torch.cuda.synchronize(device)
+        begin = now_s()
+        call()
+        started = now_s()
+        torch.cuda.synchronize(device)
+        shares.append((started - begin) / (now_s() - begin))
+    return "device" if statistics.median(shares[3:]) < _HOST_SHARE else "host"
+
+
+def device_only(call: Callable[[], object], device: str, repeats: int = 1) -> Callable[[], object]:
+    """`repeats` calls captured in one CUDA graph, so that timing it leaves out the host's launches;
+    elsewhere `call` itself. Runs it three times before. Raises RuntimeError, before anything is
+    captured, where the call waits for the device.
     """
     import torch
 
@@ -147,14 +195,31 @@ def device_only(call: Callable[[], object], device: str) -> Callable[[], object]
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.no_grad(), torch.cuda.stream(stream):
-        for _ in range(3):
+        call()
+        # A capture that fails leaves allocator and random generator broken.
+        with _no_waiting():
+            call()
             call()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
-        call()
+        for _ in range(repeats):
+            call()
     replay: Callable[[], object] = graph.replay
     return replay
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Within it what waits for a CUDA device raises RuntimeError."""
+    import torch
+
+    earlier = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(earlier)
 
 
 def compare(baseline: Timing, candidate: Timing, seed: int = 0) -> Comparison:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from planner.timing import Comparison, Timing, compare, interleaved, percentile
+from planner.timing import Comparison, Timing, compare, interleaved, pace_of, percentile
 
 
 def test_each_call_runs_once_a_round_and_none_always_follows_the_same_other() -> None:
@@ -53,3 +53,11 @@ def test_percentiles_lie_between_order_statistics() -> None:
     assert percentile([7.0], 0.2) == 7.0
     timing = Timing((1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
     assert (timing.median_us, timing.p20_us, timing.p80_us) == (3.5, 2.0, 5.0)
+
+
+def test_on_the_cpu_there_is_one_pace() -> None:
+    """The host is the device there, and a call is timed as it is."""
+    ran: list[str] = []
+    assert pace_of(lambda: ran.append("paced"), "cpu") == "host"
+    interleaved({"a": lambda: ran.append("a")}, "cpu", rounds=7, warmup=0, pace="device")
+    assert ran == ["a"] * 7

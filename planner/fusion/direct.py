@@ -45,8 +45,9 @@ class _Place:
 
     def __call__(self, *tensors: Tensor) -> Any:
         recorded = self._recorded
-        if recorded is not None and recorded.fits(tensors):
-            return recorded.repeat(tensors)
+        repeated = None if recorded is None else recorded.repeat(tensors)
+        if repeated is not None:
+            return repeated
         result = self._operator.on_cuda(*tensors)
         if recorded is None:
             self._recorded = self._operator.recorded(*tensors)
@@ -65,8 +66,9 @@ class _OpenPlace:
     def __call__(self, *tensors: Tensor) -> Any:
         key = tuple([tensor.shape for tensor in tensors])
         recorded = self._recorded.get(key)
-        if recorded is not None and recorded.fits(tensors):
-            return recorded.repeat(tensors)
+        repeated = None if recorded is None else recorded.repeat(tensors)
+        if repeated is not None:
+            return repeated
         result = self._operator.on_cuda(*tensors)
         found = self._operator.recorded(*tensors) if recorded is None else None
         if found is not None:

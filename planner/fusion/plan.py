@@ -27,7 +27,7 @@ from planner.fusion.subgraph import Subgraph
 from planner.fusion.tune import tune
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
-from planner.timing import Comparison, Timing, compare, interleaved
+from planner.timing import Comparison, Pace, Timing, compare, interleaved
 from planner.verify import verify_region
 
 _BEFORE, _LIBRARY = "before", "library"
@@ -35,6 +35,15 @@ _RUNS = "runs"
 """The check that a kernel failed when it raised an exception."""
 _ROUNDS = 100
 _BUDGET_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where races are run and who sets the pace; `seed` draws the inputs."""
+
+    device: str
+    seed: int
+    pace: Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,7 @@ def make_plan(
     max_fusions: int | None,
     seed: int,
     progress: Progress,
+    pace: Pace = "host",
 ) -> FusionPlan:
     """Emit, verify and race every place; places with equal kernels, that write over the same
     input, are judged once.
@@ -135,9 +145,11 @@ def make_plan(
     A kernel that fails a numerics check is never kept. One that saves traffic is kept unless it is
     measured slower; one that does not is kept only when it wins. Where the library has the place
     in a form of its own that is faster, that one is used. Where a region is not kept, what
-    overlapped it has its turn.
+    overlapped it has its turn. `pace` is the model's: the races count what the host does for a
+    kernel where it sets the pace.
     """
     places = survey_places(program, device, torch_device)
+    course = Course(torch_device, seed, pace)
     judged: dict[Any, Judged] = {}
     verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]] = {}
     found: dict[int, Fusion] = {}
@@ -148,7 +160,7 @@ def make_plan(
         key = tuple((_kernel_key(way, torch_device), _around_key(way)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
-                judged[key] = _judge(ways, torch_device, kernels, seed, verified, progress)
+                judged[key] = _judge(ways, course, kernels, verified, progress)
         found[bits] = _fusion(ways, judged[key], torch_device)
         return judged[key].saved_us if judged[key].kept else None
 
@@ -207,9 +219,8 @@ def _fusion(ways: Sequence[Candidate], judged: Judged, device: str) -> Fusion:
 
 def _judge(
     ways: Sequence[Candidate],
-    device: str,
+    course: Course,
     kernels: Path,
-    seed: int,
     verified: dict[Any, tuple[FusedOperator, tuple[NumericsRow, ...]]],
     progress: Progress,
 ) -> Judged:
@@ -219,6 +230,7 @@ def _judge(
     if ways[0].refusal:
         unused = (define(ways[0].source, write_kernel(ways[0].source, kernels)),)
         return Judged(0, unused, (), None, None, (), False, "check", ways[0].refusal)
+    device, seed = course.device, course.seed
     operators: list[FusedOperator] = []
     numerics: list[tuple[NumericsRow, ...]] = []
     trials: tuple[Trial, ...] = ()
@@ -239,12 +251,12 @@ def _judge(
         return Judged(0, tuple(operators), rows, None, None, (), False, "numerics", reason)
     rival = epilogue_of(ways[0].lowered.nodes, device)
     with progress.stage("race"):
-        best, contest = _best_way(ways, operators, right, device, seed)
+        best, contest = _best_way(ways, operators, right, course)
         # The linear takes part only where its bias moves: beside it a norm is lost in the noise.
         moves_bias = bool(ways[best].linears) and not ways[best].biases
         one = (ways[best:][:1], operators[best:][:1])
-        timings = _race(*one, moves_bias, device, seed)
-        with_product = _race(*one, True, device, seed, rival) if rival else {}
+        timings = _race(*one, moves_bias, course)
+        with_product = _race(*one, True, course, rival) if rival else {}
     kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
     other = with_product.get(ways[best].way if kept else _BEFORE)
     beaten = compare(other, with_product[_LIBRARY]) if other else None
@@ -318,13 +330,12 @@ def _best_way(
     ways: Sequence[Candidate],
     operators: Sequence[FusedOperator],
     right: Sequence[int],
-    device: str,
-    seed: int,
+    course: Course,
 ) -> tuple[int, tuple[Trial, ...]]:
     """The way to use, and the contest's trials: the bias leaves the GEMM only if that wins."""
     if len(right) == 1:
         return right[0], ()
-    timings = _race(ways, operators, True, device, seed)
+    timings = _race(ways, operators, True, course)
     kernel, gemm = (timings[way.way] for way in ways)
     best = 0 if compare(gemm, kernel).verdict == "wins" else 1
     return best, tuple(_trial(way.way, timings[way.way]) for way in ways)
@@ -334,21 +345,22 @@ def _race(
     ways: Sequence[Candidate],
     operators: Sequence[FusedOperator],
     with_linears: bool,
-    device: str,
-    seed: int,
+    course: Course,
     rival: Epilogue | None = None,
 ) -> dict[str, Timing]:
     """What runs today and each way, in turn, on the same inputs; and the library's form where it
     has one.
     """
     today = before(ways[0], with_linears=with_linears)
-    inputs = inputs_of(today, device, seed)
+    inputs = inputs_of(today, course.device, course.seed)
     calls = {_BEFORE: _call(today, inputs)}
     for way, operator in zip(ways, operators, strict=True):
         calls[way.way] = _call(after(way, operator, with_linears=with_linears), inputs)
     if rival:
         calls[_LIBRARY] = _call(in_library(ways[0], rival), inputs)
-    return interleaved(calls, device, rounds=_ROUNDS, warmup=5, budget_s=_BUDGET_S)
+    return interleaved(
+        calls, course.device, rounds=_ROUNDS, warmup=5, budget_s=_BUDGET_S, pace=course.pace
+    )
 
 
 def _trial(name: str, timing: Timing) -> Trial:

@@ -138,6 +138,41 @@ def test_one_tensor_in_two_places_is_not_taken_for_two(module: SimpleNamespace) 
     assert torch.equal(run(y, x), x + y)
 
 
+class OnDevice(Compiled):
+    """What Triton compiled for CUDA: `run` takes addresses, which this one only writes down."""
+
+    function, packed_metadata = "function", "packed"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[tuple[Any, ...]] = []
+
+    def run(self, *arguments: Any) -> None:
+        self.started.append(arguments)
+
+
+def test_on_cuda_a_kernel_is_started_by_addresses_on_the_current_stream(
+    module: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 1, raising=False)
+    streams = iter((70, 71))
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda device: device * 1000 + next(streams), False
+    )
+    module.kernel.compiled = OnDevice()
+    run = repeated(module)
+    run(torch.ones(4, 8), torch.ones(4, 8))
+    x, y = torch.randn(2, 4, 8)
+    outs = [run(x, y), run(y, x)]
+    start = (3, 1, 1), ("function", "packed", None, None, None), (32, 64, 16)
+    assert module.kernel.compiled.started == [
+        (*start[0], 1070, *start[1], x.data_ptr(), y.data_ptr(), outs[0].data_ptr(), *start[2]),
+        (*start[0], 1071, *start[1], y.data_ptr(), x.data_ptr(), outs[1].data_ptr(), *start[2]),
+    ]
+    assert module.kernel.slow == 1
+
+
 def test_nothing_of_a_call_is_kept_alive(module: SimpleNamespace) -> None:
     run = repeated(module)
     for _ in range(2):
