@@ -11,6 +11,13 @@ from planner.graph.view import op_name
 
 _EMBEDDING, _GATHER = "aten.embedding.default", "aten.gather.default"
 _SELECT = "aten.index_select.default"
+_PASSING = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("where.ScalarOther", "where.self", "unsqueeze.default", "squeeze.dim"),
+        *("view.default", "reshape.default", "expand.default", "to.dtype", "_to_copy.default"),
+    )
+)
 LOOKUPS = frozenset((_EMBEDDING, _GATHER, _SELECT))
 
 
@@ -55,3 +62,9 @@ def bound_of(node: fx.Node) -> int | None:
         if found is not None and found.index is node and isinstance(found.table.meta["val"], Tensor)
     ]
     return min(map(int, sizes), default=None)
+
+
+def bound_beyond(node: fx.Node) -> int | None:
+    """The same where the positions are looked up after a choice among them, or a view of them."""
+    further = [bound_beyond(user) for user in node.users if op_name(user) in _PASSING]
+    return min((n for n in (bound_of(node), *further) if n is not None), default=None)

@@ -1,8 +1,8 @@
 """Operators that regions do not hold, as those that they do: one result where there were several,
 and composites as what they are made of.
 
-Where nothing of it is fused as many kernels run, or one more; of a cross entropy several. That is
-for the races to tell.
+Parts remember what they were (`planner.passes.composites`): where no kernel takes any of them, the
+operator comes back.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 
 from fusion_kernels.lowering import POINTWISE
 from planner.graph.view import op_name
+from planner.passes.composites import remember
 from planner.passes.insert import insert_call
 from planner.passes.noops import same_meta
 
@@ -57,9 +58,18 @@ def _take(graph: fx.Graph, node: fx.Node, change: Callable[[fx.Node, Make], Take
         for call in reversed(made):
             graph.erase_node(call)
         return False
-    for user, part in zip(users, found, strict=True):
-        assert part is not None
+    results: list[tuple[fx.Node, Any]] = [
+        (part, user.args[1] if several else None)
+        for user, part in zip(users, found, strict=True)
+        if part is not None
+    ]
+    for user, (part, _) in zip(users, results, strict=True):
         user.replace_all_uses_with(part)
+    for call in reversed(made):
+        if not call.users:
+            graph.erase_node(call)  # a result that nothing reads
+    remember(node, [call for call in made if call.users], results)
+    for user in users:
         graph.erase_node(user)
     if several:
         graph.erase_node(node)
