@@ -1,7 +1,8 @@
-"""Cross entropy of each row: logsumexp(x) - x[target], 0 where the target is to be ignored.
+"""Cross entropy of each row: logsumexp(x) - x[target].
 
 One kernel reads the logits once or twice and stores a number a row. As `cross_entropy_loss` and
-`nll_loss` of `log_softmax` are once they are taken apart, and as models write it out.
+`nll_loss` of `log_softmax` are once they are taken apart, and as models write it out. What puts 0
+where a target is to be ignored is no part of the rule: it joins this kernel or that of the sum.
 """
 
 from __future__ import annotations
@@ -23,14 +24,6 @@ def _kept_row(logits: Any, target: Any) -> Any:
     return torch.logsumexp(logits, 1, True) - torch.gather(logits, 1, target)
 
 
-def _counted_row(logits: Any, target: Any, counted: Any) -> Any:
-    return torch.where(counted, _row(logits, target), 0.0)
-
-
-def _filled_row(logits: Any, target: Any, ignored: Any) -> Any:
-    return _row(logits, target).masked_fill(ignored, 0.0)
-
-
 def _check(match: Match) -> str | None:
     """The classes must be the last dimension, whole and of every row."""
     (node,) = (n for n in match.nodes if n.target == torch.ops.aten.logsumexp.default)
@@ -44,25 +37,8 @@ def _check(match: Match) -> str | None:
     return None
 
 
-_INDICES = frozenset({"target"})
 RULE = FusionRule(
     "cross_entropy",
-    (
-        Variant(
-            "cross_entropy_ignoring",
-            _counted_row,
-            {**_ROWS, "counted": (16,)},
-            masks=frozenset({"counted"}),
-            indices=_INDICES,
-        ),
-        Variant(
-            "cross_entropy_filled",
-            _filled_row,
-            {**_ROWS, "ignored": (16,)},
-            masks=frozenset({"ignored"}),
-            indices=_INDICES,
-        ),
-        Variant("cross_entropy", _row, _ROWS, indices=_INDICES, spellings=(_kept_row,)),
-    ),
+    (Variant("cross_entropy", _row, _ROWS, indices=frozenset({"target"}), spellings=(_kept_row,)),),
     _check,
 )
