@@ -21,7 +21,7 @@ Kind = Literal["normal", "constant_rows", "zeros", "nan", "inf"]
 Layout = Literal["contiguous", "strided", "transposed", "expanded", "offset"]
 
 _UNBOUNDED = 8
-_DRAWN_ON_CPU = 1 << 20
+_DRAWN_ON_CPU = 1 << 16
 """Elements of the largest tensor that is the same on every device."""
 
 
@@ -82,9 +82,15 @@ def input_cases(
     """(label, one tensor a spec) for each case that can be told from "normal" on these specs: a
     layout that no activation can take, and special values where all are integers, are left out.
     """
-    for case in cases:
-        if _tells_apart(case, specs):
-            yield case.label, draw_case(specs, case, seed, device=device)
+    for case in told_apart(specs, cases):
+        yield case.label, draw_case(specs, case, seed, device=device)
+
+
+def told_apart(
+    specs: Sequence[InputSpec], cases: Sequence[InputCase] = CASES
+) -> tuple[InputCase, ...]:
+    """The cases that `input_cases` draws."""
+    return tuple(case for case in cases if _tells_apart(case, specs))
 
 
 def draw_case(
@@ -98,6 +104,19 @@ def draw_case(
         tensors.append(
             draw(spec.shape, spec.dtype, stream, case=used, bound=spec.bound, device=device)
         )
+    return tuple(tensors)
+
+
+def lay_out_case(
+    specs: Sequence[InputSpec], case: InputCase, *, device: str = "cpu"
+) -> tuple[Tensor, ...]:
+    """Tensors that lie in memory as those of `draw_case` do, without values."""
+    tensors = []
+    for spec in specs:
+        layout = _layout_of(spec.shape, InputCase("fixed") if spec.fixed else case)
+        stored = _stored(spec.shape, layout)
+        values = torch.empty(stored, dtype=spec.dtype, device=device)
+        tensors.append(_laid_out(values, spec.shape, layout))
     return tuple(tensors)
 
 
@@ -115,8 +134,8 @@ def draw(
     lies between a strided view's elements is NaN (0 for integers), so that a kernel which
     overlooks a stride shows it.
     """
-    layout = case.layout if _takes(shape, case.layout) else "contiguous"
-    drawn = (1, *shape[1:]) if layout == "expanded" else shape
+    layout = _layout_of(shape, case)
+    drawn = _stored(shape, layout)
     own = generator_for(prod(drawn), device, seed)
     if dtype.is_floating_point:
         values = _floating(drawn, case, own).to(dtype)
@@ -143,6 +162,15 @@ def _tells_apart(case: InputCase, specs: Sequence[InputSpec]) -> bool:
         return any(_takes(spec.shape, case.layout) for spec in free)
     plain = case == InputCase(case.label)
     return plain or any(spec.dtype.is_floating_point for spec in free)
+
+
+def _layout_of(shape: tuple[int, ...], case: InputCase) -> Layout:
+    return case.layout if _takes(shape, case.layout) else "contiguous"
+
+
+def _stored(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    """The shape of the elements that lie in memory once each."""
+    return (1, *shape[1:]) if layout == "expanded" else shape
 
 
 def _takes(shape: tuple[int, ...], layout: Layout) -> bool:

@@ -9,7 +9,7 @@ requires grad.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from fusion_kernels.emit.source import KernelSource, computed
 from fusion_kernels.evaluate import output_shape, region_shape
 from fusion_kernels.ir import Output, Region, memory_order
 from fusion_kernels.launch import Recorded, RepeatedLaunch
-from fusion_kernels.load import load_kernel
+from fusion_kernels.load import KernelModule, load_kernel
+from fusion_kernels.side_by_side import compile_side_by_side
 
 NAMESPACE = "fuseplan"
 
@@ -45,6 +46,7 @@ class FusedOperator:
     source: KernelSource
     path: Path
     overload: Any
+    _loaded: KernelModule | None = None
     _launcher: Callable[..., Any] | None = None
     _cpu: dict[int | None, CpuRegion] = field(default_factory=dict)
     _reusing: dict[int, Any] = field(default_factory=dict)
@@ -55,7 +57,8 @@ class FusedOperator:
 
     def use(self, source: KernelSource, path: Path) -> None:
         """Run this text from now on; it must compute the same."""
-        self.source, self.path, self._launcher = source, path, None
+        self.source, self.path = source, path
+        self._loaded = self._launcher = None
 
     def cpu_region(self, reuse: int | None = None) -> CpuRegion:
         """The region as it runs on CPU, compiled at the first call; see `compile_region`."""
@@ -84,10 +87,20 @@ class FusedOperator:
 
     def on_cuda(self, *tensors: torch.Tensor) -> Any:
         if self._launcher is None:
-            loaded = load_kernel(self.path, self.source.name)
+            loaded = self._kernel()
             name = f"{self.source.name}_kernel"
             self._launcher = RepeatedLaunch(loaded.launcher, loaded.module, name)
         return self._launcher(*tensors)
+
+    def compile_for(self, calls: Iterable[Sequence[torch.Tensor]]) -> None:
+        """Compile side by side what CUDA calls with tensors that lie like these will launch."""
+        loaded = self._kernel()
+        compile_side_by_side((loaded, tensors) for tensors in calls)
+
+    def _kernel(self) -> KernelModule:
+        if self._loaded is None:
+            self._loaded = load_kernel(self.path, self.source.name)
+        return self._loaded
 
 
 def define(source: KernelSource, path: Path) -> FusedOperator:

@@ -8,15 +8,16 @@ operators in float64, less the casts that the kernel leaves out (`--precision hi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from fusion_kernels.emit.source import KernelSource
-from fusion_kernels.inputs import CASES, InputCase, InputSpec, draw_case, input_cases
+from fusion_kernels.inputs import InputCase, InputSpec, draw_case, lay_out_case, told_apart
 from fusion_kernels.ir import Region
 from fusion_kernels.library import FusedOperator
 from fusion_kernels.load import interpreted
@@ -26,10 +27,11 @@ from fusion_kernels.tolerances import (
     check,
     check_ill_conditioned,
 )
+from planner.fusion.few_rows import few_rows
 from planner.fusion.lookups import bound_of
 from planner.fusion.lowered import LoweredRegion
 from planner.fusion.precision import without_casts
-from planner.fusion.reference import LONGEST_TABLE, reference, sizes_with, takes_rows
+from planner.fusion.reference import LONGEST_TABLE, Sizes, reference, sizes_with, takes_rows
 from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import run_in_float64
 from planner.report.model import NumericsRow
@@ -38,6 +40,9 @@ Run = Callable[..., Any]
 
 _INTERPRETED_ROWS = 2
 _FAST_ELEMENTS = 1 << 16
+"""Elements of the region in a check that is made for every case."""
+_MOST_OF_MANY = 1 << 22
+"""Elements of the region in a draw that is repeated 16 times; larger ones are repeated smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,48 +55,68 @@ class _Truth:
     exact: fx.GraphModule
 
 
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """Inputs of one check, and what is needed to draw more of the kind."""
+@dataclass(slots=True)
+class _Truths:
+    """The region's operators at the sizes asked for so far."""
 
-    label: str
+    lowered: LoweredRegion
+    _made: dict[tuple[tuple[int, int], ...], _Truth] = field(default_factory=dict)
+
+    def at(self, sizes: Sizes) -> _Truth:
+        key = tuple(sizes.items())
+        if key not in self._made:
+            self._made[key] = _truth(self.lowered, sizes)
+        return self._made[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is drawn for one check, and at which sizes."""
+
     case: InputCase
-    leading: int | None
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Inputs of one check with their truth."""
+
+    truth: _Truth
     tensors: tuple[Tensor, ...]
+    exact: Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
     """One way the kernel runs: what it is called, how to call it, on which device, and whether
-    the captured size is affordable. `rows` are drawn where it is not.
+    the captured size is affordable. Where it is not, rows of `elements` are enough.
     """
 
     label: str
     run: Run
     device: str
     every_size: bool
-    rows: int = 0
+    elements: int = 0
 
 
 def verify_region(
     lowered: LoweredRegion, operator: FusedOperator, device: str, seed: int
 ) -> tuple[NumericsRow, ...]:
-    """A row for each measure and way of running, with the worst case of all drawn.
+    """A row for each measure and way of running, with the worst case of all drawn; up to the first
+    case that fails, which is enough to turn the kernel down.
 
     Draws: scales 1e-6 to 1e4, large means, zeros, constant rows, NaN and infinities, strided,
     transposed, expanded and offset inputs at a few rows; normal values at the captured size, one
     row and no rows.
     """
-    truths: dict[int | None, _Truth] = {}
     worst: dict[tuple[str, str], tuple[NumericsResult, str]] = {}
-    for target in _targets(lowered, operator, device):
-        for draw in _draws(lowered, target, seed):
-            if draw.leading not in truths:
-                truths[draw.leading] = _truth(lowered, draw.leading)
-            for result in _judge(truths[draw.leading], target, draw, lowered, seed):
-                key = (target.label, result.measure)
-                if key not in worst or _badness(result) > _badness(worst[key][0]):
-                    worst[key] = (result, draw.label)
+    for target, label, results in _checks(lowered, operator, device, seed):
+        for result in results:
+            key = (target, result.measure)
+            if key not in worst or _badness(result) > _badness(worst[key][0]):
+                worst[key] = (result, label)
+        if not all(result.passed for result in results):
+            break
     dtype = lowered.region.outputs[0].dtype
     return tuple(
         numerics_row(operator.name, dtype, result, f"{target}, {label}")
@@ -113,8 +138,21 @@ def numerics_row(subject: str, dtype: str, result: NumericsResult, case: str) ->
     )
 
 
-def _truth(lowered: LoweredRegion, leading: int | None) -> _Truth:
-    module = reference(lowered, leading)
+def _checks(
+    lowered: LoweredRegion, operator: FusedOperator, device: str, seed: int
+) -> Iterator[tuple[str, str, list[NumericsResult]]]:
+    """Each way of running with each case, and what was measured."""
+    truths = _Truths(lowered)
+    for target in _targets(lowered, operator, device):
+        kinds = _kinds(lowered, target)
+        if target.device.startswith("cuda"):
+            operator.compile_for(_arguments(lowered, kinds, target.device))
+        for kind in kinds:
+            yield target.label, kind.case.label, _judge(truths, target, kind, seed)
+
+
+def _truth(lowered: LoweredRegion, sizes: Sizes) -> _Truth:
+    module = reference(lowered, sizes)
     names = {node.name for node in lowered.unrounded}
     return _Truth(module, without_casts(module, names) if names else module)
 
@@ -129,8 +167,8 @@ def _targets(lowered: LoweredRegion, operator: FusedOperator, device: str) -> li
     if spent is not None:
         targets.append(_Target(f"{label}, in place", _in_place(operator, spent), "cpu", True))
     interpreter = _placed(lowered, interpreted(operator.path, operator.source.name))
-    rows = _rows_of_three_programs(operator.source)
-    return [*targets, _Target("Triton, interpreted", interpreter, "cpu", False, rows)]
+    elements = _elements_of_two_programs(operator.source)
+    return [*targets, _Target("Triton, interpreted", interpreter, "cpu", False, elements)]
 
 
 def _placed(lowered: LoweredRegion, kernel: Run) -> Run:
@@ -143,13 +181,11 @@ def _placed(lowered: LoweredRegion, kernel: Run) -> Run:
     return run
 
 
-def _rows_of_three_programs(source: KernelSource) -> int:
-    """Leading rows that three programs of the kernel share, so that a wrong start of the second
-    or a wrong end of the last shows.
+def _elements_of_two_programs(source: KernelSource) -> int:
+    """What a third program begins after, so that a wrong start of the second or a wrong end of the
+    last shows.
     """
-    region, config = source.region, source.config
-    inner = max(1, region.numel // region.shape[0]) if region.numel else 1
-    return max(_INTERPRETED_ROWS, 1 + 2 * config.block_size * (config.rows or 1) // inner)
+    return 2 * source.config.block_size * (source.config.rows or 1)
 
 
 def _in_place(operator: FusedOperator, index: int) -> Run:
@@ -163,40 +199,49 @@ def _in_place(operator: FusedOperator, index: int) -> Run:
     return run
 
 
-def _draws(lowered: LoweredRegion, target: _Target, seed: int) -> Iterator[_Draw]:
-    region = lowered.region
-    small = _leading(region)
-    rows = small if target.every_size else min(small, target.rows)
-    specs = _specs(lowered, rows)
-    by_label = {case.label: case for case in CASES}
-    for label, tensors in input_cases(specs, seed, device=target.device):
-        yield _Draw(label, by_label[label], rows, tensors)
-    sizes: dict[str, int | None] = {}
+def _kinds(lowered: LoweredRegion, target: _Target) -> list[_Kind]:
+    """Every case at few rows, and normal values at the captured size, one row and no rows."""
+    often: Sizes = few_rows(lowered, _FAST_ELEMENTS)
+    if not target.every_size:
+        often = _as_few_programs(lowered, often, target.elements)
+    kinds = [_Kind(case, often) for case in told_apart(_specs(lowered, often))]
     if takes_rows(lowered):
-        sizes = {"one row": 1, "no rows": 0}
-        if target.every_size:
-            sizes["captured size"] = region.shape[0]
-    elif target.every_size:
-        sizes["captured size"] = None
-    for label, size in sizes.items():
-        case = InputCase(label)
-        tensors = draw_case(_specs(lowered, size), case, seed, device=target.device)
-        yield _Draw(label, case, size, tensors)
+        kinds += [_Kind(InputCase("one row"), {**often, 0: 1})]
+        kinds += [_Kind(InputCase("no rows"), {**often, 0: 0})]
+    return [*kinds, _Kind(InputCase("captured size"), {})] if target.every_size else kinds
 
 
-def _leading(region: Region) -> int:
-    """Rows of the leading dimension that keep a draw small."""
-    if not region.shape or not region.numel:
-        return 1
-    inner = region.numel // region.shape[0]
-    return max(1, min(region.shape[0], _FAST_ELEMENTS // max(inner, 1) or 1))
+def _as_few_programs(lowered: LoweredRegion, often: Sizes, elements: int) -> Sizes:
+    """Fewer rows still, which three programs share, the first two of them with `elements`."""
+    region = lowered.region
+    fewer: Sizes = few_rows(lowered, 2 * elements)
+    if _numel(region, fewer) <= min(elements, _numel(region, often)):
+        fewer = often
+    if not takes_rows(lowered):
+        return fewer
+    inner = max(1, _numel(region, {**fewer, 0: 1}))
+    rows = min(fewer.get(0, region.shape[0]), max(_INTERPRETED_ROWS, 1 + elements // inner))
+    return {**fewer, 0: rows}
 
 
-def _specs(lowered: LoweredRegion, leading: int | None) -> list[InputSpec]:
-    """What each input must be, with the region's leading dimension set to `leading`."""
+def _numel(region: Region, sizes: Sizes) -> int:
+    return prod(sizes.get(dim, size) for dim, size in enumerate(region.shape))
+
+
+def _arguments(
+    lowered: LoweredRegion, kinds: Iterable[_Kind], device: str
+) -> Iterator[tuple[Any, ...]]:
+    """What the kernel is given for each of them, without values."""
+    for kind in kinds:
+        specs = _specs(lowered, kind.sizes)
+        yield lowered.arguments(lay_out_case(specs, kind.case, device=device))
+
+
+def _specs(lowered: LoweredRegion, sizes: Sizes) -> list[InputSpec]:
+    """What each input must be where the region's dimensions have these sizes."""
     specs = []
     for node in lowered.inputs:
-        own, dtype = sizes_with(lowered, node, leading), node.meta["val"].dtype
+        own, dtype = sizes_with(lowered, node, sizes), node.meta["val"].dtype
         fixed = node.op == "placeholder" and len(own) <= max(lowered.region.row_rank, 1)
         bound = bound_of(node)
         bound = None if bound is None else min(bound, LONGEST_TABLE)
@@ -204,69 +249,72 @@ def _specs(lowered: LoweredRegion, leading: int | None) -> list[InputSpec]:
     return specs
 
 
-def _judge(
-    truth: _Truth, target: _Target, draw: _Draw, lowered: LoweredRegion, seed: int
-) -> list[NumericsResult]:
+def _judge(truths: _Truths, target: _Target, kind: _Kind, seed: int) -> list[NumericsResult]:
     results: list[NumericsResult] = []
-    outs, exact, eager = _three(truth, target, draw.tensors)
-    for index, (out, ref, base) in enumerate(zip(outs, exact, eager, strict=True)):
+    drawn = _drawn(truths, target, kind, seed)
+    outs, eager = _ran(target, drawn)
+    for index, (out, ref, base) in enumerate(zip(outs, drawn.exact, eager, strict=True)):
         found = check(out, ref, eager=base)
         if not all(result.passed for result in found):
-            found = _ill_conditioned(truth, target, lowered, draw, seed, index) or found
+            first = (drawn, outs, eager)
+            found = _ill_conditioned(truths, target, kind, seed, first, index) or found
         results += found
     return results
 
 
-def _three(
-    truth: _Truth, target: _Target, tensors: tuple[Tensor, ...]
-) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+def _drawn(truths: _Truths, target: _Target, kind: _Kind, seed: int) -> _Drawn:
+    specs = _specs(truths.lowered, kind.sizes)
+    tensors = draw_case(specs, kind.case, seed, device=target.device)
+    truth = truths.at(kind.sizes)
+    return _Drawn(truth, tensors, run_in_float64(truth.exact, tensors))
+
+
+def _ran(target: _Target, drawn: _Drawn) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """What the kernel and what eager makes of it."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy's, on the infinities we feed it
-        out = target.run(*tensors)
-        eager = truth.eager(*tensors)
-    exact = run_in_float64(truth.exact, tensors)
-    return (out,) if isinstance(out, Tensor) else out, exact, eager
+        out = target.run(*drawn.tensors)
+        eager = drawn.truth.eager(*drawn.tensors)
+    return (out,) if isinstance(out, Tensor) else out, eager
 
 
 def _ill_conditioned(
-    truth: _Truth,
+    truths: _Truths,
     target: _Target,
-    lowered: LoweredRegion,
-    draw: _Draw,
+    kind: _Kind,
     seed: int,
+    first: tuple[_Drawn, Sequence[Tensor], Sequence[Tensor]],
     index: int,
 ) -> tuple[NumericsResult, ...] | None:
     """The contract's clause where float32 itself misses the line; None when it may not be used.
 
-    The draw that failed is one of those judged, so that nothing else can hide behind the clause.
+    The draw that failed is one of those judged, so that nothing else can hide behind the clause;
+    the others have few rows where it has very many.
     """
-    specs = _specs(lowered, draw.leading)
-    draws = [draw.tensors]
-    draws += [
-        draw_case(specs, draw.case, seed + number, device=target.device)
-        for number in range(1, MIN_DRAWS)
-    ]
+    lowered = truths.lowered
     dtype = getattr(torch, lowered.region.outputs[index].dtype)
     if not dtype.is_floating_point:
         return None
-    float32 = [_rounded_float32(truth.exact, tensors, index, dtype) for tensors in draws]
-    # Asked before the kernel runs 16 times, which the interpreter takes seconds for.
-    references = [run_in_float64(truth.exact, tensors)[index] for tensors in draws]
-    if all(r.passed for pair in zip(float32, references, strict=True) for r in check(*pair)):
+    if _numel(lowered.region, kind.sizes) > _MOST_OF_MANY:
+        kind = _Kind(kind.case, few_rows(lowered, _FAST_ELEMENTS))
+    failed, *ran = first
+    draws = [failed, *(_drawn(truths, target, kind, seed + n) for n in range(1, MIN_DRAWS))]
+    exact = [drawn.exact[index] for drawn in draws]
+    float32 = [_rounded_float32(drawn, index, dtype) for drawn in draws]
+    # Asked before the kernel runs 15 times more, which the interpreter takes seconds for.
+    if all(r.passed for pair in zip(float32, exact, strict=True) for r in check(*pair)):
         return None
-    triples = [_three(truth, target, tensors) for tensors in draws]
-    outs, exact, eager = ([t[part][index] for t in triples] for part in range(3))
+    pairs = [ran, *(_ran(target, drawn) for drawn in draws[1:])]
+    outs, eager = ([pair[part][index] for pair in pairs] for part in range(2))
     conditioning, *judged = check_ill_conditioned(outs, exact, eager, float32=float32)
     return tuple(judged) if conditioning.passed and judged else None
 
 
-def _rounded_float32(
-    module: fx.GraphModule, tensors: Sequence[Tensor], index: int, dtype: torch.dtype
-) -> Tensor:
+def _rounded_float32(drawn: _Drawn, index: int, dtype: torch.dtype) -> Tensor:
     """The region operator by operator in float32, rounded once."""
-    widened = [t.float() if t.is_floating_point() else t for t in tensors]
+    widened = [t.float() if t.is_floating_point() else t for t in drawn.tensors]
     with torch.no_grad():
-        result: Tensor = module(*widened)[index]
+        result: Tensor = drawn.truth.exact(*widened)[index]
     return result.to(dtype)
 
 

@@ -50,6 +50,27 @@ def _uncompiled() -> Iterator[None]:
     _forget()
 
 
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, uncompiled: Any) -> Iterator[Callable[..., None]]:
+    """Kernels run operation by operation and each wins its race; rewrites neither win nor lose
+    theirs; the whole wins by the given ratio (2), without kernels by another (1).
+    """
+    from made_up_machine import even, made_up, race_won_by
+
+    from planner import pipeline, rewriting
+    from planner.fusion import plan
+
+    monkeypatch.setattr(plan, "interleaved", made_up)
+    monkeypatch.setattr(rewriting, "interleaved", even)
+
+    def won_by(fused: float, normalized: float = 1.0) -> None:
+        monkeypatch.setattr(pipeline, "race", race_won_by(fused, normalized))
+
+    won_by(2.0)
+    with uncompiled():
+        yield won_by
+
+
 def _forget() -> None:
     from fusion_kernels import library
 
@@ -70,14 +91,15 @@ def _by_operation(region: Any, reuse: int | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a long test found so far: one record a key, in a JSON file that is committed.
+    """What a long test found so far: one record a key, in a JSON file that is committed, which is
+    whole with as many records as `made_with` says "cases".
 
     A record counts as long as `made_with` (versions, digest of the sources) is what it was made
     with; the first record of another state starts the file anew. Processes may write at once.
     """
 
     path: Path
-    made_with: dict[str, str]
+    made_with: dict[str, str | int]
 
     def record(self, key: str) -> dict[str, Any] | None:
         """The record of this state without failures; what failed is to be run again."""
@@ -108,12 +130,19 @@ class Ledger:
 
 @pytest.fixture(scope="session")
 def ledger() -> Callable[..., Ledger]:
-    """The ledger of a name; further keywords tell what else its records were made with."""
+    """The ledger of a name and of so many records; further keywords tell what else they were made
+    with.
+    """
 
-    def open_ledger(name: str, **made_with: str) -> Ledger:
+    def open_ledger(name: str, cases: int, **made_with: str) -> Ledger:
         import torch
 
-        state = {"torch": torch.__version__, "sources": _sources_digest(), **made_with}
+        state: dict[str, str | int] = {
+            "cases": cases,
+            "torch": torch.__version__,
+            "sources": _sources_digest(),
+        }
+        state |= made_with
         return Ledger(RESULTS / f"{name}.json", state)
 
     return open_ledger

@@ -15,7 +15,7 @@ COMMITTED = sorted((Path(__file__).parent / "results").glob("*.json"))
 
 @pytest.fixture
 def kept(ledger: Any, tmp_path: Path) -> Any:
-    return replace(ledger("opinfo"), path=tmp_path / "results" / "opinfo.json")
+    return replace(ledger("opinfo", cases=2), path=tmp_path / "results" / "opinfo.json")
 
 
 def test_what_is_kept_is_found_again_and_what_failed_is_not(kept: Any) -> None:
@@ -51,9 +51,30 @@ def test_processes_that_write_at_once_lose_nothing(kept: Any) -> None:
     assert list(records) == [f"{number:02}" for number in range(30)]
 
 
-def test_no_committed_result_holds_a_failure() -> None:
+def whole_and_right(kept: dict[str, Any]) -> bool:
+    """Whether a ledger's file has all of its records, each of something, and no failure."""
+    records, made_with = kept["records"], kept["made_with"]
+    counts = [found.get("held", found.get("fused", 0)) for found in records.values()]
+    return (
+        {"cases", "torch", "sources"} <= set(made_with)
+        and len(records) == made_with["cases"]
+        and all(counts)
+        and not any(found["failures"] for found in records.values())
+    )
+
+
+def test_a_committed_result_is_whole_and_holds_no_failure() -> None:
+    """It may be of older sources: it says which."""
     for path in COMMITTED:
-        records = json.loads(path.read_text(encoding="utf-8"))["records"]
-        assert records
-        failed = {key: found["failures"] for key, found in records.items() if found["failures"]}
-        assert failed == {}, path.name
+        assert whole_and_right(json.loads(path.read_text(encoding="utf-8"))), path.name
+
+
+def test_a_result_with_a_failure_or_a_gap_is_noticed(kept: Any) -> None:
+    kept.add("one", {"samples": 3, "held": 2, "failures": []})
+    assert not whole_and_right(json.loads(kept.path.read_text()))
+    kept.add("two", {"samples": 3, "held": 3, "failures": []})
+    assert whole_and_right(json.loads(kept.path.read_text()))
+    kept.add("two", {"samples": 3, "held": 3, "failures": ["wrong"]})
+    assert not whole_and_right(json.loads(kept.path.read_text()))
+    kept.add("two", {"samples": 3, "held": 0, "failures": []})
+    assert not whole_and_right(json.loads(kept.path.read_text()))

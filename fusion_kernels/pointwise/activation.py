@@ -9,17 +9,20 @@ from fusion_kernels.builder import Builder, Lowering, NotLowered, Value
 from fusion_kernels.pointwise.comparison import select
 
 _SQRT_HALF = math.sqrt(0.5)
-_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+_TWO_SQRT_2_OVER_PI = 2 * math.sqrt(2 / math.pi)
 
 
 def _gelu(b: Builder, x: Value, approximate: str = "none") -> str:
-    """0.5 x (1 + erf(x / sqrt 2)), or 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
-    if approximate == "none":
-        inner = b.apply("erf", b.apply("mul", x, _SQRT_HALF))
-    else:
+    """0.5 x (1 + erf(x / sqrt 2)), or 0.5 x (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3),
+    which is x sigmoid(2 u): 1 + tanh u has no bit left at x = -5.
+    """
+    if approximate == "tanh":
         cubed = b.apply("mul", b.apply("mul", x, x), x)
         polynomial = b.apply("add", x, b.apply("mul", cubed, 0.044715))
-        inner = b.apply("tanh", b.apply("mul", polynomial, _SQRT_2_OVER_PI))
+        return b.apply(
+            "mul", x, b.apply("sigmoid", b.apply("mul", polynomial, _TWO_SQRT_2_OVER_PI))
+        )
+    inner = b.apply("erf", b.apply("mul", x, _SQRT_HALF))
     return b.apply("mul", b.apply("mul", x, 0.5), b.apply("add", inner, 1.0))
 
 

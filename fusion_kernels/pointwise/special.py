@@ -42,7 +42,9 @@ def _mvlgamma(b: Builder, x: Value, p: int) -> str:
 
 
 def _next_after(b: Builder, x: Value, y: Value) -> str:
-    return b.apply(f"next_{b.result_dtype}", x, y)
+    """Of values as the result's dtype holds them: in between the kernel keeps float32."""
+    of_dtype = [b.cast(value, b.result_dtype) for value in (x, y)]
+    return b.apply(f"next_{b.result_dtype}", *of_dtype)
 
 
 # ATen's name, and the device function.

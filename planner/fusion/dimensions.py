@@ -30,6 +30,8 @@ _PERMUTING = (
 _MOVING = (
     *_PERMUTING,
     *("unsqueeze.default", "expand.default", "squeeze.default", "squeeze.dim", "squeeze.dims"),
+    # The same elements in the same places, by another name.
+    *("alias.default", "detach.default"),
 )
 _RESHAPING = (
     *("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints"),

@@ -1,9 +1,10 @@
 """The operators of a region as a module of the region's inputs, at the captured size or with other
-leading sizes.
+sizes of the region's dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,16 +15,21 @@ from planner.fusion.lowered import LoweredRegion
 from planner.fusion.subgraph import extract
 from planner.graph.view import op_name
 
+Sizes = Mapping[int, int]
+"""Dimensions of a region with the sizes that they have instead of the captured ones."""
+
 LONGEST_TABLE = 512
 """Rows of a table that a check draws; no kernel knows how many there are."""
 _SIZED = RESHAPING | {"aten.expand.default"}
+_CAPTURED: Sizes = {}
 
 
-def reference(lowered: LoweredRegion, leading: int | None = None) -> fx.GraphModule:
+def reference(lowered: LoweredRegion, sizes: Sizes = _CAPTURED) -> fx.GraphModule:
     """`module(*values of the inputs)` returns the values of the outputs.
 
-    With `leading` the region's first dimension has that size. Views that need a certain layout of
-    their operand copy it where it has another.
+    With `sizes`, whose dimensions are all in `free_dims`, these dimensions of the region have
+    other sizes than captured. Views that need a certain layout of their operand copy it where it
+    has another.
     """
     part = extract(lowered.nodes, lowered.inputs, lowered.outputs)
     for node in lowered.nodes:
@@ -31,7 +37,7 @@ def reference(lowered: LoweredRegion, leading: int | None = None) -> fx.GraphMod
             copy = part.copies[node]
             reshapes = op_name(node) in RESHAPING
             copy.target = torch.ops.aten.reshape.default if reshapes else copy.target
-            copy.args = (copy.args[0], list(sizes_with(lowered, node, leading)))
+            copy.args = (copy.args[0], list(sizes_with(lowered, node, sizes)))
             copy.kwargs = {}
     part.module.recompile()
     return part.module
@@ -39,23 +45,62 @@ def reference(lowered: LoweredRegion, leading: int | None = None) -> fx.GraphMod
 
 def takes_rows(lowered: LoweredRegion) -> bool:
     """Whether the region's first dimension may have another size than was captured."""
+    return _outside_of_rows(lowered, 0) and _outermost(lowered, 0)
+
+
+def free_dims(lowered: LoweredRegion) -> tuple[int, ...]:
+    """The dimensions of the region that may have another size than was captured, outermost first:
+    no row and no concatenation runs along them, and no operator or view says how long they are.
+    """
+    first = (0,) if takes_rows(lowered) else ()
+    if any(not _any_size(node) for node in lowered.nodes):
+        return first
     region = lowered.region
-    free = len(region.shape) > region.row_rank and region.shape[0] > 1
-    dims = [own for node in lowered.inputs for own in lowered.places[node]]
-    return free and not any(0 in own[1:] for own in dims)
+    windows = (item.window for item in region.inputs)
+    held = {window.dim % len(region.shape) for window in windows if window} | region.cut
+    inner = range(1, len(region.shape))
+    return first + tuple(
+        d
+        for d in inner
+        if _outside_of_rows(lowered, d) and d not in held and _outermost(lowered, d)
+    )
 
 
-def sizes_with(lowered: LoweredRegion, node: fx.Node, leading: int | None) -> tuple[int, ...]:
-    """The node's sizes where the region's first dimension has the size `leading`; of a table as
-    many rows as a check draws.
+def sizes_with(lowered: LoweredRegion, node: fx.Node, sizes: Sizes = _CAPTURED) -> tuple[int, ...]:
+    """The node's sizes where these dimensions of the region have other sizes; of a table as many
+    rows as a check draws.
     """
     value: Any = node.meta["val"]
-    sizes = [int(n) for n in value.shape]
+    found = [int(n) for n in value.shape]
     dim = lowered.tables.get(node)
     if dim is not None and not lowered.places[node][dim]:
-        sizes[dim] = min(sizes[dim], LONGEST_TABLE)
-    if leading is None or not takes_rows(lowered):
-        return tuple(sizes)
-    captured = lowered.region.shape[0]
-    pairs = zip(sizes, lowered.places[node], strict=True)
-    return tuple(size // captured * leading if 0 in own else size for size, own in pairs)
+        found[dim] = min(found[dim], LONGEST_TABLE)
+    for d, own in enumerate(lowered.places[node]):
+        for place in own:
+            if place in sizes:
+                found[d] = found[d] // lowered.region.shape[place] * sizes[place]
+    return tuple(found)
+
+
+def _outside_of_rows(lowered: LoweredRegion, dim: int) -> bool:
+    """Whether the dimension is none of a row's, and of more than one element."""
+    region = lowered.region
+    return dim < len(region.shape) - region.row_rank and region.shape[dim] > 1
+
+
+def _outermost(lowered: LoweredRegion, dim: int) -> bool:
+    """Whether the views that bring inputs to the region leave the dimension's size open: one that
+    divides a tensor's dimension names all sizes but the first.
+    """
+    dims = [own for node in lowered.inputs for own in lowered.places[node]]
+    return not any(dim in own[1:] for own in dims)
+
+
+def _any_size(node: fx.Node) -> bool:
+    """Whether the operator takes tensors of any sizes, as pointwise ones do, reductions, and views
+    that are told sizes here.
+    """
+    if op_name(node) in _SIZED or not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    names = {argument.name for argument in node.target._schema.arguments}
+    return not names & {"size", "num_groups", "start"}

@@ -18,7 +18,7 @@ from fusion_kernels.lowering import LOWERINGS
 from fusion_kernels.reductions import REDUCTIONS
 from fusion_kernels.rule import Match, Mismatch
 from planner.cost.devices import Device
-from planner.fusion.dimensions import CAT, STACK
+from planner.fusion.dimensions import CAT, STACK, VIEWS
 from planner.fusion.dtypes import refused_dtype
 from planner.fusion.growth import Refusal
 from planner.fusion.lookups import LOOKUPS
@@ -32,7 +32,7 @@ from planner.graph.view import op_name
 
 POINTWISE_CHAIN, ROW_CHAIN = "pointwise_chain", "row_chain"
 """What the automatic regions are called: those without and those with a reduction."""
-_FUSABLE = frozenset((*LOWERINGS, *LOOKUPS, CAT, STACK))
+_FUSABLE = frozenset((*LOWERINGS, *LOOKUPS, CAT, STACK)) - VIEWS
 _WORTH_ALONE = frozenset(name for name in REDUCTIONS if "norm." in name or "softmax" in name)
 """Operators for which eager passes over a row several times, or slowly once."""
 _MOST_INPUTS = 16

@@ -13,6 +13,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from planner.fusion.comparisons import compared_dtype, is_rounded, rounded_number
+from planner.fusion.exact import NEXT_AFTER, nextafter, polygamma, takes_whole_numbers
 from planner.fusion.grouped_product import grouped_product
 from planner.graph.autocast import without_autocast
 from planner.graph.randomness import draws_numbers
@@ -66,7 +67,8 @@ def run_in_float64(module: fx.GraphModule, values: Sequence[Any]) -> tuple[Any, 
     Casts that the program itself makes are applied: the value is rounded to the cast's dtype and
     goes on in float64. So are those of comparisons, which bring a number to the tensor's dtype.
     Operators that draw random numbers run in their own dtypes, where they draw the program's
-    numbers. Nothing else is rounded.
+    numbers; a neighbour is one among the values of the program's dtype. A floating function of
+    integers is computed in float64. Nothing else is rounded.
     """
     with torch.no_grad(), without_autocast():
         result: tuple[Any, ...] = _Float64(module).run(*map(widened, values))
@@ -109,6 +111,8 @@ _INSTEAD: dict[str, Callable[..., Any]] = {
     "aten._grouped_mm.default": grouped_product,
     "aten.view.default": torch.reshape,
     "aten._unsafe_view.default": torch.reshape,
+    "aten.polygamma.default": polygamma,
+    "aten.special_polygamma.default": polygamma,
 }
 
 
@@ -123,6 +127,9 @@ class _Float64(fx.Interpreter):
             result = self._with_own_defaults(n)
         elif n.op == "call_function" and op_name(n) in _WITH_DTYPE:
             result = self._in_float64(n)
+        elif op_name(n) == NEXT_AFTER:
+            x, y = self.fetch_args_kwargs_from_env(n)[0]
+            result = nextafter(x, y, n.meta["val"].dtype)
         elif n.op == "call_function" and op_name(n) in _INSTEAD:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             result = _INSTEAD[op_name(n)](*args, **kwargs)
@@ -131,6 +138,12 @@ class _Float64(fx.Interpreter):
         if n.op == "call_function" and op_name(n) in CASTS:
             result = result.to(n.meta["val"].dtype)
         return widened(result)
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        if takes_whole_numbers(n):
+            args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.double, (args, kwargs))
+        return args, kwargs
 
     def _compared(self, n: fx.Node, dtype: torch.dtype) -> Any:
         given, _ = self.fetch_args_kwargs_from_env(n)

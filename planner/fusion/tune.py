@@ -15,6 +15,7 @@ from fusion_kernels.emit.source import KernelSource, emit
 from fusion_kernels.inputs import CASES, InputSpec, draw_case
 from fusion_kernels.library import FusedOperator
 from fusion_kernels.load import load_kernel
+from fusion_kernels.side_by_side import compile_side_by_side
 from fusion_kernels.tolerances import check
 from planner.fusion.candidate import Candidate
 from planner.fusion.lookups import bound_of
@@ -25,6 +26,8 @@ from planner.report.model import Trial
 from planner.timing import Timing, device_only, interleaved
 
 _ROUNDS = 40
+_BUDGET_S = 0.5
+"""Five rounds and more tell configurations apart of which one call takes many milliseconds."""
 _COPIES = 4
 """Input sets used in turn, so that one call does not find its inputs in the cache of the last."""
 _LARGE_BYTES = 256 << 20
@@ -44,35 +47,42 @@ def tune(
 
     A configuration whose result misses the numerics contract is left out.
     """
-    region = candidate.lowered.region
-    sources: dict[str, KernelSource] = {}
-    runs: dict[str, Callable[[], object]] = {}
     with progress.stage("draw inputs"):
         sets = _input_sets(candidate, device, seed)
         exact = run_in_float64(reference(candidate.lowered), sets[0])
     placed = [candidate.lowered.arguments(tensors) for tensors in sets]
+    sources = _sources(candidate, device)
+    runs: dict[str, Callable[[], object]] = {}
     with progress.stage("compile configurations"):
-        for config in candidates(region, candidate.source.layout):
-            source = emit(region, candidate.provenance, config)
-            launcher = load_kernel(source.text, source.name).launcher
-            if _right(candidate.lowered.returned(launcher(*placed[0])), exact):
-                sources[str(config)] = source
-                runs[str(config)] = device_only(_over(launcher, placed), device)
+        loaded = {name: load_kernel(source.text, source.name) for name, source in sources.items()}
+        compile_side_by_side((kernel, placed[0]) for kernel in loaded.values())
+        for name, kernel in loaded.items():
+            if _right(candidate.lowered.returned(kernel.launcher(*placed[0])), exact):
+                runs[name] = device_only(_over(kernel.launcher, placed), device)
     with progress.stage("time configurations"):
-        timings = interleaved(runs, device, rounds=_ROUNDS)
+        timings = interleaved(runs, device, rounds=_ROUNDS, budget_s=_BUDGET_S)
     trials = sorted(
         (_trial(name, timing, len(sets)) for name, timing in timings.items()),
         key=lambda trial: trial.median_us,
     )
     if trials:
         best = sources[trials[0].config]
-        tuned = f"{torch.cuda.get_device_name(device)}, {trials[0].config}"
-        provenance = replace(candidate.provenance, tuned_on=tuned)
-        final = emit(region, provenance, best.config)
-        path = kernels / f"{final.file_name}.py"
-        path.write_text(final.text, encoding="utf-8")
-        operator.use(final, path)
+        path = kernels / f"{best.file_name}.py"
+        path.write_text(best.text, encoding="utf-8")
+        operator.use(best, path)
     return tuple(trials)
+
+
+def _sources(candidate: Candidate, device: str) -> dict[str, KernelSource]:
+    """The kernel in every configuration worth timing, as it will read should it be the fastest:
+    Triton compiles a text once that is loaded again, unless its lines have moved.
+    """
+    gpu = torch.cuda.get_device_name(device)
+    found = {}
+    for config in candidates(candidate.lowered.region, candidate.source.layout):
+        provenance = replace(candidate.provenance, tuned_on=f"{gpu}, {config}")
+        found[str(config)] = emit(candidate.lowered.region, provenance, config)
+    return found
 
 
 def _input_sets(candidate: Candidate, device: str, seed: int) -> list[tuple[torch.Tensor, ...]]:

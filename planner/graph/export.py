@@ -27,6 +27,12 @@ from planner.graph.twin import clone_inputs, separate_inputs, twin_of
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
+_DROPOUTS = {
+    torch.ops.aten.dropout.default,
+    torch.ops.aten.alpha_dropout.default,
+    torch.ops.aten.feature_dropout.default,
+    torch.ops.aten.feature_alpha_dropout.default,
+}
 _RANKS = {InputKind.PARAMETER: 0, InputKind.BUFFER: 0, InputKind.CONSTANT_TENSOR: 1}
 
 
@@ -187,12 +193,13 @@ def _compare(program: ExportedProgram, call: _Call, expected: Any) -> None:
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """`run_decompositions({})`: functional, composites whole.
+    """`run_decompositions({})`: functional, composites whole, without idle dropouts.
 
     The outputs are a plain tuple meanwhile: rebuilding an output class can make tensors
     (transformers' caches do), which the retracing would take for constants of the program and
     then miss.
     """
+    _drop_idle_dropouts(program)
     signature = program.module_call_graph[0].signature
     assert signature is not None
     structure = signature.out_spec
@@ -204,6 +211,19 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     restored.out_spec = structure
     _order_inputs(functional)
     return functional
+
+
+def _drop_idle_dropouts(program: ExportedProgram) -> None:
+    """Outside of training a dropout returns its operand, the same object; torch decomposes it into
+    a copy.
+    """
+    for node in list(program.graph.nodes):
+        if node.target in _DROPOUTS and not node.args[2]:
+            source = node.args[0]
+            node.replace_all_uses_with(source)
+            program.graph_signature.replace_all_uses(node.name, source.name)
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
 
 
 def _order_inputs(program: ExportedProgram) -> None:

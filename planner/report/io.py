@@ -47,10 +47,16 @@ def from_json(text: str, name: str = "report.json") -> Report:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise UnreadableReport(f"{name}: is not JSON ({error}).") from error
+        raise UnreadableReport(
+            f"{name}: is not JSON ({error}). Give the report.json that a run wrote, as in "
+            "fuseplan fuse MODEL --out DIR."
+        ) from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version is None:
-        raise UnreadableReport(f"{name}: is not a fuseplan report: it has no schema_version.")
+        raise UnreadableReport(
+            f"{name}: is not a fuseplan report: it has no schema_version. Give the report.json "
+            "that a run wrote."
+        )
     if version != SCHEMA_VERSION:
         raise UnreadableReport(
             f"{name}: has schema_version {version!r}, this fuseplan reads {SCHEMA_VERSION}. "

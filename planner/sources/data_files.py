@@ -64,6 +64,8 @@ def _npz(path: Path, dtype: torch.dtype | None) -> tuple[Batch, ...]:
 
     import numpy
 
+    if not zipfile.is_zipfile(path):
+        raise BadInputs(f"--inputs {path}: is no .npz archive; numpy.savez writes one.")
     try:
         with numpy.load(path, allow_pickle=False) as held:
             tensors = {name: torch.from_numpy(held[name]) for name in held.files}

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import planner
 from planner import pipeline
@@ -246,3 +247,15 @@ def elsewhere(models: Any, tmp_path: Path) -> Callable[..., Any]:
         return torch.load(tmp_path / "result.pt", weights_only=False)
 
     return run
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(5, 24)
+
+
+@pytest.fixture
+def no_unexpected_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield

@@ -4,6 +4,7 @@ matching, growing and rewriting do not need a compiler.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx, nn
+from fused_models import Block
+from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fusion_kernels.library import define
@@ -151,3 +153,28 @@ def fuse_all(tmp_path: Path) -> Callable[..., Fused]:
         return Fused(FusedModule(twin_of(model), program), places, rejected)
 
     return fuse
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def model() -> Block:
+    torch.manual_seed(1)
+    return Block().eval()
+
+
+@pytest.fixture
+def fused(fuse_all: Any, model: Block, x: Tensor) -> FusedModule:
+    module: FusedModule = fuse_all(model, (x,)).module
+    assert "fuseplan" in module.code
+    return module
+
+
+@pytest.fixture
+def no_unexpected_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from planned_chain import DEVICE, Chain
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from planner.cost.devices import Device
 from planner.fusion import plan as planning
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rows import fusion_rows, rejection_rows
@@ -21,11 +21,8 @@ from planner.passes.linear_bias import split_linear_bias
 from planner.passes.runner import run_passes
 from planner.pipeline import capture
 from planner.progress import SILENT
-from planner.report.model import NumericsRow, Trial
+from planner.report.model import NumericsRow
 from planner.timing import Timing
-
-Times = Callable[[str], tuple[float, ...]]
-DEVICE = Device("cpu", "a processor", ("cpu",), {})
 
 WINS = {
     "before": 10.0,
@@ -34,7 +31,11 @@ WINS = {
     "bias in the GEMM": 5.0,
     "library": 5.0,
 }
+
+
 SLOWER = {name: 10.0 if name == "before" else 20.0 for name in WINS}
+
+
 EVEN = dict.fromkeys(WINS, 10.0)
 
 
@@ -51,6 +52,11 @@ class Layers(nn.Module):
         for layer in self.layers:
             x = layer["norm"](gelu(layer["fc"](x)) @ layer["fc"].weight + x)
         return x
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(4, 8)
 
 
 @pytest.fixture
@@ -84,22 +90,6 @@ def _plan(model: nn.Module, x: Tensor, folder: Path, most: int | None = None) ->
     program = capture(model.eval(), (x,)).program
     run_passes(program, (("split", split_linear_bias),))
     return make_plan(program, DEVICE, "cpu", folder, max_fusions=most, seed=0, progress=SILENT)
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return torch.randn(4, 8)
-
-
-class Chain(nn.Module):
-    """One pointwise chain of two operators over `parts` inputs made from one."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 @pytest.mark.usefixtures("calls")
@@ -144,7 +134,6 @@ def _timings(medians: Mapping[str, float]) -> tuple[Timing, Timing]:
 
 
 def _without_saving(candidate: Any) -> Any:
-    from dataclasses import replace
 
     traffic = replace(candidate.traffic, bytes_before=candidate.traffic.bytes_after)
     return replace(candidate, traffic=traffic)
@@ -335,74 +324,3 @@ def test_rows_tell_place_times_and_prediction(x: Tensor, tmp_path: Path) -> None
 def test_nothing_to_fuse_gives_an_empty_plan(x: Tensor, tmp_path: Path) -> None:
     plan = _plan(nn.Linear(8, 8), x, tmp_path)
     assert plan.fusions == plan.chosen == plan.numerics == ()
-
-
-# --- tuning, on a device that is not here ----------------------------------------------------
-
-
-@pytest.fixture
-def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Plans for a CUDA device whose tuner gives the kernel another text, or raises. What is
-    verified afterwards is listed, "default" or "tuned"; the tuned text is wrong if `wrong` says.
-    """
-
-    def prepare(*, raises: bool = False, wrong: bool = False) -> list[str]:
-        seen: list[str] = []
-
-        def tune(way: Any, operator: Any, kernels: Path, *_: Any) -> tuple[Trial, ...]:
-            if raises:
-                raise RuntimeError("out of resources")
-            operator.use(replace(way.source), kernels / "tuned.py")
-            return (Trial("block 512", 1.0, 1.0, 1.0),)
-
-        def verify(_: Any, operator: Any, *__: Any) -> tuple[NumericsRow, ...]:
-            is_tuned = operator.path.name == "tuned.py"
-            seen.append("tuned" if is_tuned else "default")
-            right = not (is_tuned and wrong)
-            return (NumericsRow(operator.name, "float32", 0.0, 0.0, 1e-5, right, "element"),)
-
-        monkeypatch.setattr(planning, "tune", tune)
-        monkeypatch.setattr(planning, "verify_region", verify)
-        monkeypatch.setattr(planning, "_race", lambda *_: {"before": _FAST, "fused": _FAST})
-        return seen
-
-    return prepare
-
-
-_FAST = Timing((1.0,) * 9)
-
-
-def _plan_for_cuda(x: Tensor, folder: Path) -> FusionPlan:
-    program = capture(Chain(lambda x: x.exp() * 2).eval(), (x,)).program
-    return make_plan(program, DEVICE, "cuda:0", folder, max_fusions=None, seed=0, progress=SILENT)
-
-
-def test_a_tuned_kernel_is_verified_once_as_it_will_run(
-    on_cuda: Any, x: Tensor, tmp_path: Path
-) -> None:
-    seen = on_cuda()
-    (fusion,) = _plan_for_cuda(x, tmp_path).fusions
-    assert seen == ["tuned"]
-    assert fusion.operator.path.name == "tuned.py"
-    assert [trial.config for trial in fusion.judged.trials] == ["block 512"]
-
-
-def test_a_tuned_kernel_that_is_wrong_gives_way_to_the_default(
-    on_cuda: Any, x: Tensor, tmp_path: Path
-) -> None:
-    seen = on_cuda(wrong=True)
-    plan = _plan_for_cuda(x, tmp_path)
-    assert seen == ["tuned", "default"]
-    assert plan.fusions[0].operator.path.name != "tuned.py"
-    assert plan.fusions[0].kept
-    assert all(row.passed for row in plan.numerics)
-
-
-def test_a_kernel_that_cannot_be_tuned_is_verified_as_it_is(
-    on_cuda: Any, x: Tensor, tmp_path: Path
-) -> None:
-    seen = on_cuda(raises=True)
-    (fusion,) = _plan_for_cuda(x, tmp_path).fusions
-    assert seen == ["default"]
-    assert fusion.kept
-    assert fusion.judged.trials == ()

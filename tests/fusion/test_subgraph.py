@@ -52,6 +52,36 @@ def test_integers_stay_exact(trace: Any) -> None:
     assert torch.equal(out, n)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.bool])
+def test_a_floating_function_of_integers_is_computed_in_float64(trace: Any, dtype: Any) -> None:
+    n = torch.tensor([0, 1, 5, 77]).to(dtype)
+    (out,) = run_in_float64(trace(lambda n: (torch.sin(n),), n), [n])
+    assert torch.equal(out, torch.sin(n.double()))
+    (ratio,) = run_in_float64(trace(lambda n: (n / 3,), n), [n])
+    assert torch.equal(ratio, n.double() / 3)
+
+
+def test_what_chooses_stays_a_condition(trace: Any) -> None:
+    chosen = torch.tensor([True, False])
+    (out,) = run_in_float64(trace(lambda c: (torch.where(c, 0.5, 2.0),), chosen), [chosen])
+    assert torch.equal(out, torch.tensor([0.5, 2.0]).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float32])
+def test_the_trigamma_function_is_infinite_at_its_poles(trace: Any, dtype: torch.dtype) -> None:
+    x = torch.tensor([-9, -1, 0, 1]).to(dtype)
+    (out,) = run_in_float64(trace(lambda x: (torch.polygamma(1, x),), x), [x])
+    assert torch.isinf(out[:3]).all()
+    torch.testing.assert_close(out[3].item(), torch.pi**2 / 6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_neighbour_is_one_of_the_programs_dtype(trace: Any, dtype: torch.dtype) -> None:
+    x, y = X.to(dtype), R.to(dtype)
+    (out,) = run_in_float64(trace(lambda x, y: (torch.nextafter(x, y),), x, y), [x, y])
+    assert torch.equal(out, torch.nextafter(x, y).double())
+
+
 def test_values_that_are_no_tensors_pass_through(trace: Any) -> None:
     graph = trace(lambda x: (x * 2,), X).graph
     first = next(iter(graph.nodes))

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton
+from compiled_ahead import recorded
 from torch.nn.functional import layer_norm
 
 from fusion_kernels.compile import compile_ahead
@@ -19,6 +21,7 @@ from fusion_kernels.load import load_kernel
 SPILLED_BYTES = 128
 AMPERE, HOPPER, BLACKWELL = ("cuda", 80), ("cuda", 90), ("cuda", 100)
 CDNA3, CDNA4 = ("hip", "gfx942"), ("hip", "gfx950")
+TARGETS = (AMPERE, HOPPER, BLACKWELL, CDNA3, CDNA4)
 # A thread of 96 registers or fewer leaves a third of an NVIDIA multiprocessor's threads a place,
 # and five of the eight wavefronts of an AMD one. The default configurations use 10 to 90.
 MOST_REGISTERS = 96
@@ -39,7 +42,7 @@ def as_float16(region):
     return replace(region, inputs=inputs, outputs=outputs)
 
 
-@pytest.mark.parametrize("target", [AMPERE, HOPPER, BLACKWELL, CDNA3, CDNA4], ids=str)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_the_default_configuration_keeps_within_the_budget(golden, target, golden_kernels):
     used = compiled(golden_kernels[golden].traced.region, None, target)
     assert not used.spills
@@ -62,19 +65,28 @@ def test_a_user_s_cast_is_not_folded_away(golden_kernels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [AMPERE, HOPPER, CDNA3], ids=str)
-def test_every_configuration_compiles_with_few_spills(golden, target, golden_kernels):
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_every_configuration_compiles_with_few_spills(golden, target, golden_kernels, ledger):
     region = golden_kernels[golden].traced.region
     forms = [region, as_float16(region)] if golden.endswith("bf16") else [region]
-    for form in forms:
-        for config in candidates(form, layout_of(form)):
-            assert compiled(form, config, target).usage.local_bytes <= SPILLED_BYTES, str(config)
+
+    def compile_all():
+        for form in forms:
+            for config in candidates(form, layout_of(form)):
+                usage = compiled(form, config, target).usage
+                over = usage.local_bytes > SPILLED_BYTES
+                name = f"{form.outputs[0].dtype}, {config}"
+                yield name, usage, f"{usage.local_bytes} bytes of local memory" if over else ""
+
+    kept = ledger("ahead_of_time", triton=triton.__version__)
+    record = recorded(kept, f"{golden}, {target[1]}", compile_all)
+    assert not record["failures"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [AMPERE, HOPPER, CDNA3], ids=str)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("cols", [257, 1024, 4096, 8192, 16384])
-def test_every_row_length_has_configurations_without_spills(cols, target, traced):
+def test_every_row_length_has_configurations_without_spills(cols, target, traced, ledger):
     vector = torch.ones(cols, dtype=torch.bfloat16)
     example = traced(
         lambda x, y, z, u: layer_norm(x + y, (cols,), z, u),
@@ -83,5 +95,12 @@ def test_every_row_length_has_configurations_without_spills(cols, target, traced
         vector,
         vector.clone(),
     )
-    for config in candidates(example.region, layout_of(example.region)):
-        assert not compiled(example.region, config, target).spills, str(config)
+
+    def compile_all():
+        for config in candidates(example.region, layout_of(example.region)):
+            found = compiled(example.region, config, target)
+            yield str(config), found.usage, "spills" if found.spills else ""
+
+    kept = ledger("ahead_of_time", triton=triton.__version__)
+    record = recorded(kept, f"add_layer_norm of {cols} columns, {target[1]}", compile_all)
+    assert not record["failures"]

@@ -251,6 +251,16 @@ def test_users_cast_is_applied_between_two_operators(traced, assert_right) -> No
     assert not torch.allclose(exact, example.inputs[0].double() * 3.0, rtol=1e-4, equal_nan=True)
 
 
+def test_the_tail_of_gelu_s_tanh_form_keeps_its_digits(traced, kernel_run) -> None:
+    """1 + tanh(u) has none left at x = -5, where eager gives 0."""
+    x = torch.linspace(-6, -2, 257)
+    traced_gelu = traced(lambda x: torch.nn.functional.gelu(x, approximate="tanh"), x)
+    (out,) = kernel_run(traced_gelu.region, traced_gelu.inputs)
+    u = (2 / torch.pi) ** 0.5 * (x.double() + 0.044715 * x.double() ** 3)
+    exact = x.double() * torch.sigmoid(2 * u)
+    assert float(((out - exact) / exact).abs().max()) < 1e-5
+
+
 def test_a_reciprocal_sees_the_sign_of_a_negated_zero(traced, assert_right) -> None:
     assert_right(traced(lambda x: 1.0 / -x, torch.tensor([0.0, -0.0, 2.0])))
 

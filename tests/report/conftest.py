@@ -33,85 +33,113 @@ BERT = "transformers/models/bert/modeling_bert.py"
 @pytest.fixture
 def report() -> Report:
     return Report(
-        environment=Environment(
-            fuseplan="0.1.0",
-            python="3.11.9",
-            torch="2.13.0+cpu",
-            triton="3.7.1",
-            device="cuda:0",
-            device_name="NVIDIA H200",
-            threads=2,
-            platform="linux x86_64",
-            settings={"float32_matmul_precision": "highest"},
-        ),
-        model=ModelInfo(
-            name="hf:bert",
-            cls="BertModel",
-            parameters=109_482_240,
-            parameter_bytes=218_964_480,
-            dtype="bfloat16",
-            inputs={"input_ids": "int64[32,512]"},
-        ),
-        capture=CaptureInfo(
-            method="export",
-            graphs=1,
-            breaks=(Break("data-dependent split sizes", f"{BERT}:912"),),
-            nodes=377,
-            passes=(
-                PassRecord("normalize", 412, 377, 8_100.0, ("in-place add_ made functional",)),
-                PassRecord("drop_mask", 377, 361, 950.4, ("all-true mask dropped x12",)),
-                PassRecord("merge_linears", 361, 361, 12.0),
-            ),
-        ),
-        profile=ProfileInfo(
-            kind="measured",
-            iterations=20,
-            wall_us=8_290.0,
-            operators_us=8_010.0,
-            linked_us=7_890.0,
-            unlinked=(("aten::copy_", 80.0), ("aten::fill_", 40.0)),
-        ),
+        environment=_environment(),
+        model=_model_info(),
+        capture=_capture(),
+        profile=_profile(),
         ops=_ops(),
         unlinked_share=0.015,
         coverage=_coverage(),
         fusions=_fusions(),
-        rejections=(
-            *(
-                RejectionRow("bias_gelu", "users", f"linear_{i} has 2 users outside", f"linear_{i}")
-                for i in range(3)
-            ),
-            RejectionRow("add_rms_norm", "check", "residual does not broadcast to x", "add_7"),
-        ),
+        rejections=_rejections(),
         numerics=_numerics(),
-        benchmark=Benchmark(
-            rows=(
-                BenchmarkRow("eager", 8_290.0, 8_250.0, 8_360.0, 1.0, None, 1_620_000_000),
-                BenchmarkRow("cuda_graph", 35_270.0, 35_100.0, 35_400.0, 0.235, 0.41, None),
-                BenchmarkRow("compile_default", 18_490.0, 18_300.0, 18_620.0, 0.448, 16.2, None),
-                BenchmarkRow(
-                    "compile_max_autotune", None, None, None, None, None, None, "no C++ compiler"
-                ),
-                BenchmarkRow("fused", 6_430.0, 6_400.0, 6_480.0, 1.289, 2.6, 1_410_000_000),
-            ),
-            rounds=50,
-            ratio_low=1.27,
-            ratio_high=1.31,
-        ),
+        benchmark=_benchmark(),
         outcome=Outcome("fused", "1.29x faster than eager, 13 kernels verified against float64"),
-        fusable=FusableTime(
-            products_us=4_870.0,
-            total_us=3_140.0,
-            in_kernels_us=2_610.0,
-            rewritten_us=340.0,
-            withdrawn_us=0.0,
-            unlinked_us=120.0,
-            left=(
-                LeftRow("aten.embedding", 2, 52.0, "single operator", "embedding_1"),
-                LeftRow("aten.cumsum", 1, 18.0, "no region holds aten.cumsum.default", "cumsum"),
-                LeftRow("aten.where", 1, None, "a rewrite put it in", "where_3"),
-            ),
-        ),
+        fusable=_fusable_time(),
         stages=(StageRow("capture", 0, 2.5), StageRow("plan the fusions", 0, 41.0)),
+    )
+
+
+def _environment() -> Environment:
+    return Environment(
+        fuseplan="0.1.0",
+        python="3.11.9",
+        torch="2.13.0+cpu",
+        triton="3.7.1",
+        device="cuda:0",
+        device_name="NVIDIA H200",
+        threads=2,
+        platform="linux x86_64",
+        settings={"float32_matmul_precision": "highest"},
+    )
+
+
+def _model_info() -> ModelInfo:
+    return ModelInfo(
+        name="hf:bert",
+        cls="BertModel",
+        parameters=109_482_240,
+        parameter_bytes=218_964_480,
+        dtype="bfloat16",
+        inputs={"input_ids": "int64[32,512]"},
+    )
+
+
+def _capture() -> CaptureInfo:
+    return CaptureInfo(
+        method="export",
+        graphs=1,
+        breaks=(Break("data-dependent split sizes", f"{BERT}:912"),),
+        nodes=377,
+        passes=(
+            PassRecord("normalize", 412, 377, 8_100.0, ("in-place add_ made functional",)),
+            PassRecord("drop_mask", 377, 361, 950.4, ("all-true mask dropped x12",)),
+            PassRecord("merge_linears", 361, 361, 12.0),
+        ),
+    )
+
+
+def _profile() -> ProfileInfo:
+    return ProfileInfo(
+        kind="measured",
+        iterations=20,
+        wall_us=8_290.0,
+        operators_us=8_010.0,
+        linked_us=7_890.0,
+        unlinked=(("aten::copy_", 80.0), ("aten::fill_", 40.0)),
+    )
+
+
+def _rejections() -> tuple[RejectionRow, ...]:
+    return (
+        *(
+            RejectionRow("bias_gelu", "users", f"linear_{i} has 2 users outside", f"linear_{i}")
+            for i in range(3)
+        ),
+        RejectionRow("add_rms_norm", "check", "residual does not broadcast to x", "add_7"),
+    )
+
+
+def _benchmark() -> Benchmark:
+    return Benchmark(
+        rows=(
+            BenchmarkRow("eager", 8_290.0, 8_250.0, 8_360.0, 1.0, None, 1_620_000_000),
+            BenchmarkRow("cuda_graph", 35_270.0, 35_100.0, 35_400.0, 0.235, 0.41, None),
+            BenchmarkRow("compile_default", 18_490.0, 18_300.0, 18_620.0, 0.448, 16.2, None),
+            BenchmarkRow(
+                "compile_max_autotune", None, None, None, None, None, None, "no C++ compiler"
+            ),
+            BenchmarkRow("fused", 6_430.0, 6_400.0, 6_480.0, 1.289, 2.6, 1_410_000_000),
+        ),
+        rounds=50,
+        ratio_low=1.27,
+        ratio_high=1.31,
+    )
+
+
+def _fusable_time() -> FusableTime:
+    return FusableTime(
+        products_us=4_870.0,
+        total_us=3_140.0,
+        in_kernels_us=2_610.0,
+        rewritten_us=340.0,
+        withdrawn_us=0.0,
+        unlinked_us=120.0,
+        left=(
+            LeftRow("aten.embedding", 2, 52.0, "single operator", "embedding_1"),
+            LeftRow("aten.cumsum", 1, 18.0, "no region holds aten.cumsum.default", "cumsum"),
+            LeftRow("aten.where", 1, None, "a rewrite put it in", "where_3"),
+        ),
     )
 
 

@@ -107,6 +107,12 @@ def test_a_file_of_garbage_is_refused(tmp_path: Path, name: str, content: bytes)
         read(tmp_path / name, _Net())
 
 
+def test_a_file_that_is_no_archive_says_how_one_is_made(tmp_path: Path) -> None:
+    (tmp_path / "in.npz").write_text("not arrays")
+    with pytest.raises(BadInputs, match=r"is no \.npz archive; numpy\.savez writes one"):
+        read(tmp_path / "in.npz", _Net())
+
+
 def test_npz_holding_objects_is_refused(tmp_path: Path) -> None:
     numpy.savez(tmp_path / "in.npz", x=numpy.array([{"a": 1}], dtype=object))
     with pytest.raises(BadInputs, match="npz"):

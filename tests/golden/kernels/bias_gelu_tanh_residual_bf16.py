@@ -18,24 +18,6 @@ BLOCK_SIZE, NUM_WARPS = 1024, 4
 
 
 @triton.jit
-def tanh(x):
-    """x * P(x*x) / Q(x*x), exactly +-1 from |x| = 9.0 on; error below 4e-7."""
-    t = x * x
-    p = -1.2246235369038936e-11
-    p = p * t + 3.064251196952948e-08
-    p = p * t + 2.8031303863790978e-05
-    p = p * t + 0.003869507623994252
-    p = p * t + 0.1368085614035101
-    p = p * t + 0.9999999987231394
-    q = 1.2890346179461317e-06
-    q = q * t + 0.000394071274571344
-    q = q * t + 0.02725015524288126
-    q = q * t + 0.4701418823011837
-    q = q * t + 1.0
-    return tl.where(tl.abs(x) >= 9.0, tl.where(x < 0.0, -1.0, 1.0), x * p / q)
-
-
-@triton.jit
 def bias_gelu_tanh_residual_kernel(
     x_ptr, bias_ptr, residual_ptr, out_ptr, n_cols, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr
 ):
@@ -52,8 +34,8 @@ def bias_gelu_tanh_residual_kernel(
     # add
     add = x + bias
     # gelu
-    gelu_part_6 = tanh((add + add * add * add * 0.044715) * 0.7978845608028654)
-    gelu = add * 0.5 * (gelu_part_6 + 1.0)
+    gelu_part_6 = tl.sigmoid((add + add * add * add * 0.044715) * 1.5957691216057308)
+    gelu = add * gelu_part_6
     # add_1
     add_2 = gelu + residual
 
