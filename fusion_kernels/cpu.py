@@ -90,9 +90,18 @@ def _compile(region: Region, run_eager: Run, traced: Run, reuse: int | None) -> 
     contiguous = all(examples[n].is_contiguous() for n in whole)
     strides = [examples[n].stride() for n in whole]
     fits = tables_fit(region)
+    known = [
+        (n, tuple(examples[n].shape[first : item.rank]), slice(first, item.rank))
+        for n, item in enumerate(region.inputs)
+        for first in [int(_leads(item, region))]
+    ]
 
     def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The artifact asserts the layout it was compiled for; another one is brought into it."""
+        """The artifact asserts the layout it was compiled for; another one is brought into it, and
+        other sizes but the leading one run uncompiled.
+        """
+        if not all(tensors[n].shape[own] == sizes for n, sizes, own in known):
+            return run_eager(*tensors)
         if reuse is not None and not tensors[reuse].is_contiguous():
             return run_eager(*tensors)  # a copy would be overwritten in its place
         if fits is not None and not fits(tensors):

@@ -164,3 +164,8 @@ def test_each_row_may_be_a_table_of_its_own(rows: int, cut: int, picked: CpuRegi
     at, y = _positions(53 - cut, rows, 1), _randn(rows, 1)
     (out,) = picked.run(table[:, None], at, y)
     torch.testing.assert_close(out, table.gather(1, at) * y, rtol=0, atol=0)
+
+
+def test_other_inner_sizes_run_uncompiled(embeddings: CpuRegion) -> None:
+    out, exact = _run(embeddings, _positions(31, 4, 5), _randn(31, 24), _positions(3, 4, 5))
+    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-5)
