@@ -62,10 +62,14 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def evaluate(
+    region: Region, tensors: Sequence[torch.Tensor], *, guarded: bool = False
+) -> tuple[torch.Tensor, ...]:
     """The region's outputs for inputs in the region's order; sizes may differ from the capture's.
 
-    Floating inputs are widened to float32, the body runs in float32, outputs are rounded once.
+    Floating inputs are widened to float32, the body runs in float32, outputs are rounded once. A
+    position outside of a table raises IndexError or RuntimeError as torch.gather does; where it
+    is `guarded` it gives NaN, or 0, as in a kernel.
     """
     values: dict[str, Any] = {}
     for item, tensor in zip(region.inputs, tensors, strict=True):
@@ -76,7 +80,7 @@ def evaluate(region: Region, tensors: Sequence[torch.Tensor]) -> tuple[torch.Ten
         if statement.op == "cat":
             values[statement.name] = _concatenated(statement, values, len(shape))
         else:
-            values[statement.name] = _run(statement, values, tuple(row))
+            values[statement.name] = _run(statement, values, tuple(row), guarded)
     return tuple(_stored(values[output.value], output, shape, region) for output in region.outputs)
 
 
@@ -117,14 +121,15 @@ def _stored(
     return made.view(getattr(torch, output.dtype)) if codes else made
 
 
-def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...]) -> Any:
+def _run(statement: Statement, values: dict[str, Any], row: tuple[int, ...], guarded: bool) -> Any:
     args: list[Any] = [
         values[arg] if isinstance(arg, str) and arg in values else arg for arg in statement.args
     ]
     if statement.op in ROW_OPS:
         return _row_operation(statement.op, args, row)
     if statement.op == "gather":
-        return _looked_up(args[0], args[1]).to(_DTYPES[statement.dtype])
+        look_up = _looked_up_within if guarded else _looked_up
+        return look_up(args[0], args[1]).to(_DTYPES[statement.dtype])
     if statement.op == "full":
         device = next(iter(values.values())).device
         return torch.full((), args[0], dtype=_DTYPES[statement.dtype], device=device)
@@ -140,6 +145,16 @@ def _looked_up(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     shape = torch.broadcast_shapes(table.shape[:-1], index.shape)
     positions = index.long().expand(shape).unsqueeze(-1)
     return torch.gather(table.expand(*shape, table.shape[-1]), -1, positions).squeeze(-1)
+
+
+def _looked_up_within(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The same of positions that may lie outside, where it gives NaN or 0. A table has one
+    position at least.
+    """
+    last = table.shape[-1] - 1
+    inside = (index >= 0) & (index <= last)
+    found = _looked_up(table, index.clamp(0, last))
+    return torch.where(inside, found, float("nan") if table.is_floating_point() else 0)
 
 
 def _concatenated(statement: Statement, values: dict[str, Any], rank: int) -> torch.Tensor:

@@ -13,6 +13,8 @@ from planner.profile.model import Profile, UnlinkedRow
 from planner.report.model import FusableTime, LeftRow
 
 _ADDED = "a rewrite put it in; it was not there to be timed"
+_ALL = 1.0 - 1e-9
+"""The share at which nothing is left of an operator; shares are sums of fractions."""
 _ORIGINAL = "the original module is returned"
 
 
@@ -24,34 +26,48 @@ def fusable_time(
     `graph` is the captured program, `rewritten` what it was before `plan` took its regions, None
     where the original is returned. A node's time is its row's, divided evenly among the row's
     calls. Work of eager that no node stands for is in the total, and counts as rewritten where it
-    stands for what the capture has folded or dropped.
+    stands for what the capture has folded or dropped. An operator that was taken apart is in
+    kernels by the share of the bytes of its parts that are.
     """
     if profile is None:
         return None
     node_us = _by_node(profile)
     rest = [node for node in graph if node.name in node_us and not _is_product(node.op)]
     held = {name for fusion in plan.chosen for name in fusion.candidate.nodes}
-    won = {
-        name
-        for fusion in plan.fusions
-        if fusion.judged.kept and not fusion.kept
-        for name in fusion.candidate.nodes
-    }
+    went = (fusion for fusion in plan.fusions if fusion.judged.kept and not fusion.kept)
+    won = {name for fusion in went for name in _and_composites(fusion.candidate.nodes, plan)}
+    taken = _taken_shares(held, plan)
+    left_us = {name: us * (1.0 - min(taken.get(name, 0.0), 1.0)) for name, us in node_us.items()}
     library = {node.name for item in plan.by_library for node in (item.bias, item.activation)}
     there = {node.name for node in rewritten or graph} - library
-    left = [node for node in rest if node.name in there - held]
+    left = [n for n in rest if n.name in there - held and taken.get(n.name, 0.0) < _ALL]
     unlinked_us, removed_us = _total(profile.unlinked), _total(profile.removed)
     total_us = _sum(node_us, rest) + unlinked_us
     removed_us = min(removed_us, unlinked_us) if rewritten is not None else 0.0
     return FusableTime(
         products_us=max(profile.operators_us - total_us, 0.0),
         total_us=total_us,
-        in_kernels_us=_sum(node_us, (node for node in rest if node.name in held & there)),
+        in_kernels_us=_sum(node_us, (node for node in rest if node.name in held & there))
+        + sum(node_us[node.name] - left_us[node.name] for node in rest if node.name in there),
         rewritten_us=_sum(node_us, (n for n in rest if n.name not in there)) + removed_us,
-        withdrawn_us=_sum(node_us, (node for node in left if node.name in won)),
+        withdrawn_us=_sum(left_us, (node for node in left if node.name in won)),
         unlinked_us=unlinked_us - removed_us,
-        left=(*_left(left, node_us, plan, rewritten is None), *_added(graph, rewritten, held)),
+        left=(*_left(left, left_us, plan, rewritten is None), *_added(graph, rewritten, held)),
     )
+
+
+def _taken_shares(held: Iterable[str], plan: FusionPlan) -> dict[str, float]:
+    """How much of each operator that was taken apart is in kernels."""
+    shares: dict[str, float] = {}
+    for name, share in (plan.parts[part] for part in held if part in plan.parts):
+        shares[name] = shares.get(name, 0.0) + share
+    return shares
+
+
+def _and_composites(nodes: Iterable[str], plan: FusionPlan) -> set[str]:
+    """The names of the nodes, and of the operators that they are parts of."""
+    nodes = set(nodes)
+    return nodes.union(plan.parts[node][0] for node in nodes if node in plan.parts)
 
 
 def _by_node(profile: Profile) -> dict[str, float]:
@@ -98,11 +114,12 @@ def _reasons(plan: FusionPlan) -> dict[str, str]:
     """Why a node is in no kernel. What its own region was turned down for says more than why it
     joined no other, and that more than where a named rule stopped.
     """
-    found = {item.node: item.reason for item in plan.rejected if item.stage != "check"}
-    found |= {item.node: item.reason for item in plan.rejected if item.stage == "check"}
+    found: dict[str, str] = {}
+    for item in sorted(plan.rejected, key=lambda item: item.stage == "check"):
+        found |= dict.fromkeys(_and_composites([item.node], plan), item.reason)
     for fusion in plan.fusions:
         if not fusion.kept:
-            found |= dict.fromkeys(fusion.candidate.nodes, fusion.reason)
+            found |= dict.fromkeys(_and_composites(fusion.candidate.nodes, plan), fusion.reason)
     return found
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from planner.fusion.apply import fuse_as_planned
+from planner.fusion.partly_taken import without_losing_parts
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.precision import mark_lossy_casts
 from planner.graph.autocast import without_autocast
+from planner.passes.composites import put_together
 from planner.passes.linear_bias import merge_linear_bias, split_linear_bias
 from planner.passes.reuse_buffers import reuse_buffers
 from planner.passes.runner import Pass, run_passes
@@ -50,11 +52,14 @@ def planned(
             progress=progress,
             pace=pace,
         )
+        with progress.stage("race operators of which kernels took parts"):
+            plan = without_losing_parts(plan, work.torch_device, seed, pace)
     passes += _fusion_passes(
         work,
         program,
         (
             ("fuse", fuse_as_planned(plan)),
+            ("put_together", put_together),
             ("merge_linear_bias", merge_linear_bias),
             ("reuse_buffers", reuse_buffers),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -53,6 +53,7 @@ class Plan:
     fusions: tuple[Fusion, ...] = ()
     rejected: tuple[Mismatch, ...] = ()
     by_library: tuple[Epilogue, ...] = ()
+    parts: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     @property
     def chosen(self) -> tuple[Fusion, ...]:
@@ -127,6 +128,31 @@ def test_a_kernel_takes_the_time_of_its_nodes_alone() -> None:
         "aten.add": (1, 4.0, "no region holds aten.add.Tensor"),
         "aten._to_copy": (1, 4.0, "no region holds aten._to_copy.default"),
     }
+
+
+PARTS = {"exp": ("gelu", 0.75), "sum": ("gelu", 0.25)}
+
+
+def test_of_what_was_taken_apart_the_share_in_kernels_counts() -> None:
+    result = found(Plan((place("exp"), place("sum", kept=False, alone=False)), parts=PARTS))
+    assert result.in_kernels_us == 6.0 * 0.75
+    assert left(result)["aten.gelu"] == (1, 6.0 * 0.25, "slower than the operators it replaces")
+    assert result.total_us == 18.0
+
+
+def test_all_of_it_is_in_kernels_where_all_parts_are() -> None:
+    result = found(Plan((place("exp"), place("sum")), parts=PARTS))
+    assert result.in_kernels_us == 6.0
+    assert "aten.gelu" not in left(result)
+
+
+def test_what_was_put_back_is_left_with_the_reason_of_its_parts() -> None:
+    result = found(Plan((place("exp", kept=False),), parts=PARTS))
+    assert (result.in_kernels_us, result.withdrawn_us) == (0.0, 6.0)
+    assert left(result)["aten.gelu"] == (1, 6.0, "slower than the operators it replaces")
+    refused = Mismatch("", "check", "aten.exp has no kernel expression", "exp")
+    result = found(Plan(rejected=(refused,), parts=PARTS))
+    assert left(result)["aten.gelu"] == (1, 6.0, "aten.exp has no kernel expression")
 
 
 def test_a_node_that_the_rewritten_program_lacks_was_rewritten_away() -> None:

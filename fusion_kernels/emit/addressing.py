@@ -99,10 +99,13 @@ def load(
 def looked_up(
     item: Statement, region: Region, layout: Layout, frame: Frame, indent: str = "    "
 ) -> list[str]:
-    """A table's value at a position that an input holds, NaN or 0 outside of it."""
+    """A table's value at a position that an input holds, or that is made of inputs; NaN or 0
+    outside of it.
+    """
     name, index = map(str, item.args)
     table = next(found for found in region.inputs if found.name == name)
-    walks, split = [layout.walks[name], layout.walks[index]], len(frame.outer)
+    walks = [layout.walks[read] for read in (name, *_made_of(index, region))]
+    split = len(frame.outer)
     along_rows = any(walk.full or any(walk.steps[:split]) for walk in walks)
     along_cols = any(walk.full or any(walk.steps[split:]) for walk in walks)
     terms = [f"{name}_ptr", *_offset(name, layout, frame)]
@@ -117,6 +120,14 @@ def looked_up(
     if table.dtype in FLOATING:
         lines.append(f"{indent}{item.name} = {item.name}.to(tl.float32)")
     return lines
+
+
+def _made_of(name: str, region: Region) -> list[str]:
+    """The inputs that a value is computed from; an input itself."""
+    item = region.statement(name)
+    if item is None:
+        return [name] if any(found.name == name for found in region.inputs) else []
+    return [read for arg in item.args if isinstance(arg, str) for read in _made_of(arg, region)]
 
 
 def moves_along_row(name: str, layout: Layout) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fusion_kernels.rule import FusionRule
 from fusion_kernels.rules import (
     add_layer_norm,
+    cross_entropy,
     dynamic_tanh,
     embedding_layer_norm,
     gated_activation,
@@ -30,6 +31,7 @@ RULES: tuple[FusionRule, ...] = (
     add_layer_norm.RULE,
     rms_norm.RULE,
     l2_norm.RULE,
+    cross_entropy.RULE,
     gelu_residual.RULE,
     relu_squared.RULE,
     gated_activation.RULE,

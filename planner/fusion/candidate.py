@@ -22,6 +22,7 @@ from planner.fusion.rewrite import replace_regions
 from planner.fusion.subgraph import Subgraph, extract
 from planner.graph.source import source_line
 from planner.graph.view import module_of, op_node, tensor_meta
+from planner.passes.composites import put_back
 from planner.passes.linear_bias import SPLIT, merge_biases
 from planner.passes.reuse_buffers import reuse_inputs
 
@@ -155,10 +156,12 @@ def _candidate(
 
 def before(candidate: Candidate, *, with_linears: bool) -> Subgraph:
     """What runs today as a module: the region's operators alone, or with the linears whose bias
-    is at stake, biases in their linears. What the region computes again is read as it was stored.
+    is at stake, biases in their linears, and composites whole whose parts it holds all. What the
+    region computes again is read as it was stored.
     """
     nodes = [node for node in _place(candidate, with_linears=with_linears) if COPY not in node.meta]
     place = extract(nodes, _read(candidate, with_linears=with_linears))
+    put_back(place.module.graph)
     merge_biases(place.module.graph)
     place.module.recompile()
     return place
@@ -170,7 +173,7 @@ def after(candidate: Candidate, operator: FusedOperator, *, with_linears: bool) 
         _place(candidate, with_linears=with_linears), _read(candidate, with_linears=with_linears)
     )
     graph = place.module.graph
-    replace_regions(graph, [(_within(place, candidate.lowered), operator.overload)])
+    replace_regions(graph, [(within(place, candidate.lowered), operator.overload)])
     merge_biases(graph)
     reuse_inputs(graph)
     place.module.recompile()
@@ -206,8 +209,8 @@ def _read(candidate: Candidate, *, with_linears: bool) -> list[fx.Node]:
     return list(dict.fromkeys(source for source in sources if source not in inside))
 
 
-def _within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
-    """The same region in terms of the nodes of an extracted graph."""
+def within(subgraph: Subgraph, lowered: LoweredRegion) -> LoweredRegion:
+    """The region in terms of the nodes of an extracted graph."""
 
     def here(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
         return tuple(subgraph.copies[node] for node in nodes)

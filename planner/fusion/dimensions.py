@@ -261,7 +261,7 @@ class Dimensions:
         """The index takes the place of the table's dimension, or stands beside its others."""
         found = lookup_of(node)
         if found is None:
-            raise NotLowered("a lookup without an index")
+            raise NotLowered("a lookup at several indices, or by truth values")
         table, index = list(self._own(found.table)), list(self._own(found.index))
         if not found.elementwise:
             if len(table) + len(index) - 1 != len(sizes_of(node)):

@@ -303,12 +303,21 @@ def _lower_node(
         return builder.name_result(_concatenate(builder, node, names, piece, found, slots))
     own = dict(operands_in(node, piece, found))
     if op in LOOKUPS:
-        (index,) = operands_in(node, piece, found)
-        return builder.name_result(builder.gather(names[node, TABLE], names[index]))
+        (place,) = operands_in(node, piece, found)
+        index = _counted_from_the_end(builder, lookup_of(node), names[place])
+        return builder.name_result(builder.gather(names[node, TABLE], index))
     operands = [_operand(arg, names, own) for arg in node.args]
     args = _compared(builder, node, _wrapped(builder, node, operands))
     kwargs = {key: _operand(arg, names, own) for key, arg in node.kwargs.items()}
     return builder.name_result(LOWERINGS[op](builder, *args, **kwargs))
+
+
+def _counted_from_the_end(builder: Builder, lookup: Lookup | None, index: str) -> str:
+    """Positions that are negative where the operator lets them."""
+    if lookup is None or not lookup.wraps:
+        return index
+    later = builder.apply("add", index, int(lookup.table.meta["val"].shape[lookup.dim]))
+    return builder.apply("where", builder.apply("lt", index, 0), later, index)
 
 
 def _wrapped(builder: Builder, node: fx.Node, operands: Sequence[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ rejected.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from planner.cost.devices import Device
 from planner.fusion.candidate import Candidate, after, before, in_library
 from planner.fusion.drawn import inputs_of
 from planner.fusion.epilogue import Epilogue, epilogue_of
+from planner.fusion.equal_places import around_key, kernel_key
 from planner.fusion.places import fitting, survey_places
-from planner.fusion.recompute import COPY
 from planner.fusion.settle import Settled, settle
-from planner.fusion.spent import spent_input
 from planner.fusion.subgraph import Subgraph
 from planner.fusion.tune import tune
+from planner.passes.composites import shares_of
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
 from planner.timing import Comparison, Pace, Timing, compare, interleaved
@@ -87,11 +87,16 @@ class Fusion:
 
 @dataclass(frozen=True, slots=True)
 class FusionPlan:
-    """All places in graph order, kept or not, those that did not become one, and the numerics."""
+    """All places in graph order, kept or not, those that did not become one, and the numerics.
+
+    `parts` holds for each part of a composite, by name, the composite's name and the part's share
+    of it.
+    """
 
     fusions: tuple[Fusion, ...]
     rejected: tuple[Mismatch, ...]
     numerics: tuple[NumericsRow, ...]
+    parts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
     @property
     def chosen(self) -> tuple[Fusion, ...]:
@@ -125,7 +130,7 @@ class FusionPlan:
             Mismatch(f.candidate.plan.rule, stage, reason, f.candidate.nodes[-1])
             for f in self.chosen
         )
-        return FusionPlan(fusions, (*self.rejected, *rejected), self.numerics)
+        return replace(self, fusions=fusions, rejected=(*self.rejected, *rejected))
 
 
 def make_plan(
@@ -157,7 +162,7 @@ def make_plan(
     def judge(bits: int) -> float | None:
         (all_ways,) = places.ways((bits,))
         ways = fitting(all_ways) or all_ways[:1]
-        key = tuple((_kernel_key(way, torch_device), _around_key(way)) for way in ways)
+        key = tuple((kernel_key(way, torch_device), around_key(way)) for way in ways)
         if key not in judged:
             with progress.stage(f"verify and time {ways[0].source.name}"):
                 judged[key] = _judge(ways, course, kernels, verified, progress)
@@ -173,7 +178,7 @@ def make_plan(
     ]
     rows = {row: None for item in judged.values() for row in item.numerics}
     rejected = (*places.refusals(settled.kept, settled.tried), *dropped)
-    return FusionPlan(fusions, rejected, tuple(rows))
+    return FusionPlan(fusions, rejected, tuple(rows), shares_of(program.graph))
 
 
 def _settled(found: Mapping[int, Fusion], settled: Settled, most: int | None) -> tuple[Fusion, ...]:
@@ -194,21 +199,6 @@ def _settled(found: Mapping[int, Fusion], settled: Settled, most: int | None) ->
             stays, reason = False, f"left out by --max-fusions {most}"
         fusions.append(replace(fusion, kept=stays, reason=reason))
     return tuple(fusions)
-
-
-def _kernel_key(way: Candidate, device: str) -> tuple[str, int | None]:
-    """The kernel, and the input it writes over, which it may on CPU alone."""
-    spent = spent_input(way.lowered) if device.startswith("cpu") else None
-    return way.source.file_name, spent
-
-
-def _around_key(way: Candidate) -> tuple[Any, ...]:
-    """What else is timed: the shapes and dtypes of the products beside the kernel, and which of
-    its operators had been stored before.
-    """
-    values = [node.meta["val"] for linear in way.linears for node in linear.all_input_nodes]
-    copies = tuple(COPY in node.meta for node in way.lowered.nodes)
-    return (copies, *((tuple(value.shape), value.dtype) for value in values))
 
 
 def _fusion(ways: Sequence[Candidate], judged: Judged, device: str) -> Fusion:
@@ -235,7 +225,7 @@ def _judge(
     numerics: list[tuple[NumericsRow, ...]] = []
     trials: tuple[Trial, ...] = ()
     for way in ways:
-        key = _kernel_key(way, device)
+        key = kernel_key(way, device)
         if key not in verified:
             found, verified[key] = _verified(way, device, kernels, seed, progress)
             trials += found

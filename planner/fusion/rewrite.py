@@ -15,6 +15,7 @@ from planner.fusion.lowered import LoweredRegion
 from planner.fusion.placing import Step
 from planner.fusion.recompute import COPY, merge_copies
 from planner.graph.randomness import drawing_nodes
+from planner.passes.composites import PART
 from planner.passes.linear_bias import SPLIT
 
 
@@ -85,8 +86,10 @@ def sort(graph: fx.Graph) -> None:
 
 
 def _meta(node: fx.Node) -> dict[str, Any]:
-    """A kernel that ends with a linear's bias is not that bias, nor with a copy that copy."""
-    return {key: value for key, value in node.meta.items() if key not in (SPLIT, COPY)}
+    """A kernel that ends with a linear's bias is not that bias, nor with a copy that copy, nor with
+    a part that part.
+    """
+    return {key: value for key, value in node.meta.items() if key not in (SPLIT, COPY, PART)}
 
 
 def _view(source: fx.Node, step: Step) -> fx.Node:

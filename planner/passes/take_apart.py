@@ -1,8 +1,8 @@
 """Operators that regions do not hold, as those that they do: one result where there were several,
 and composites as what they are made of.
 
-Where nothing of it is fused as many kernels run, or one more; of a cross entropy several. That is
-for the races to tell.
+Parts remember what they were (`planner.passes.composites`): where no kernel takes any of them, the
+operator comes back.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from fusion_kernels.lowering import POINTWISE
-from planner.graph.view import op_name
+from planner.graph.view import CASTS, op_name
+from planner.passes.composites import remember
 from planner.passes.insert import insert_call
 from planner.passes.noops import same_meta
 
 aten = torch.ops.aten
+_HALVES = (torch.bfloat16, torch.float16)
 
 Make = Callable[..., fx.Node]
 """`make(target, *args, **kwargs)` puts a call where the operator stood and returns it."""
@@ -34,6 +36,9 @@ def take_apart(program: ExportedProgram) -> tuple[str, ...]:
     """Bring batch norms, instance norms, var_mean, max over a dimension, aminmax, glu, splits and
     cross entropies to operators that return one tensor and that a region may hold.
     """
+    for node in list(program.graph.nodes):
+        if op_name(node) == "aten.nll_loss_nd.default":
+            _as_cross_entropy(program.graph, node)
     done: Counter[str] = Counter()
     for node in list(program.graph.nodes):
         change = _CHANGES.get(op_name(node))
@@ -57,9 +62,18 @@ def _take(graph: fx.Graph, node: fx.Node, change: Callable[[fx.Node, Make], Take
         for call in reversed(made):
             graph.erase_node(call)
         return False
-    for user, part in zip(users, found, strict=True):
-        assert part is not None
+    results: list[tuple[fx.Node, Any]] = [
+        (part, user.args[1] if several else None)
+        for user, part in zip(users, found, strict=True)
+        if part is not None
+    ]
+    for user, (part, _) in zip(users, results, strict=True):
         user.replace_all_uses_with(part)
+    for call in reversed(made):
+        if not call.users:
+            graph.erase_node(call)  # a result that nothing reads
+    remember(node, [call for call in made if call.users], results)
+    for user in users:
         graph.erase_node(user)
     if several:
         graph.erase_node(node)
@@ -156,7 +170,8 @@ def _stretches(node: fx.Node, make: Make) -> Taken:
 def _cross_entropy(node: fx.Node, make: Make) -> Taken:
     """logsumexp(x) - x[target] a row in float32, 0 where the target is to be ignored.
 
-    Of classes in the last of two dimensions, without weights and smoothing.
+    Of classes in the last of two dimensions, without weights and smoothing. No float32 copy of
+    logits of 16 bits is read.
     """
     x, target, weight, reduction, ignored, smoothing = _completed(node).values()
     if not isinstance(x, fx.Node) or not isinstance(target, fx.Node):
@@ -169,16 +184,41 @@ def _cross_entropy(node: fx.Node, make: Make) -> Taken:
     # What is ignored may lie anywhere outside of the classes; other targets there are errors.
     inside = make(aten.where.ScalarOther, counted, target, 0)
     place = make(aten.unsqueeze.default, inside, 1)
-    wide = make(aten._to_copy.default, x, dtype=torch.float32)
-    picked = make(aten.squeeze.dim, make(aten.gather.default, x, 1, place), 1)
-    picked = make(aten._to_copy.default, picked, dtype=torch.float32)
+    wide = x if own.dtype == torch.float32 else make(aten._to_copy.default, x, dtype=torch.float32)
+    # Of logits that were widened before: the wide ones would have to be stored to be looked up.
+    narrow = x.args[0] if _is_widened(x) else x
+    picked = make(aten.squeeze.dim, make(aten.gather.default, narrow, 1, place), 1)
+    if picked.meta["val"].dtype != torch.float32:
+        picked = make(aten._to_copy.default, picked, dtype=torch.float32)
     loss = make(aten.sub.Tensor, make(aten.logsumexp.default, wide, [1]), picked)
     loss = make(aten.where.ScalarOther, counted, loss, 0.0)
     if reduction:
         loss = make(aten.sum.default, loss)
     if reduction == 1:
         loss = make(aten.div.Tensor, loss, make(aten.sum.default, counted))
-    return (make(aten._to_copy.default, loss, dtype=own.dtype),)
+    return (loss if wide is x else make(aten._to_copy.default, loss, dtype=own.dtype),)
+
+
+def _is_widened(x: fx.Node) -> bool:
+    """Whether the float32 values are those of a tensor of 16 bits."""
+    source = x.args[0] if op_name(x) in CASTS and x.args else None
+    return isinstance(source, fx.Node) and source.meta["val"].dtype in _HALVES
+
+
+def _as_cross_entropy(graph: fx.Graph, node: fx.Node) -> None:
+    """nll_loss(log_softmax(x, 1), target) as the cross entropy that it is by torch's definition."""
+    given, log = _completed(node), node.args[0]
+    if not isinstance(log, fx.Node) or op_name(log) != "aten.log_softmax.int":
+        return
+    x, dim, dtype = (*log.args, log.kwargs.get("dtype"))[:3]
+    if not isinstance(x, fx.Node) or len(log.users) > 1 or dim % x.meta["val"].ndim != 1:
+        return
+    if dtype is not None and dtype != x.meta["val"].dtype:
+        x = insert_call(graph, node, aten._to_copy.default, (x,), {"dtype": dtype})
+    args = (x, *(given[name] for name in ("target", "weight", "reduction", "ignore_index")))
+    node.replace_all_uses_with(insert_call(graph, node, aten.cross_entropy_loss.default, args))
+    graph.erase_node(node)
+    graph.erase_node(log)
 
 
 def _completed(node: fx.Node) -> dict[str, Any]:

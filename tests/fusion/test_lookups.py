@@ -59,6 +59,22 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, at: torch.index_select(x, 1, at).tanh() * 2,
         (_draw(4, 9, 3), _positions(9, 5)),
     ),
+    "indexed rows": (
+        lambda x, y, at: x[at] * y + 1,
+        (_draw(9, 4), _draw(5, 4), _positions(9, 5)),
+    ),
+    "indexed columns": (
+        lambda x, at: x[:, at].tanh() * 2,
+        (_draw(4, 9, 3), _positions(9, 5, 2)),
+    ),
+    "an indexed table and a norm": (
+        lambda x, t, at: layer_norm(x + t[at], (24,)),
+        (_draw(3, 7, 24), _draw(31, 24), _positions(31, 3, 7)),
+    ),
+    "a transposed table": (
+        lambda x, t, at: x + t.T[at].exp(),
+        (_draw(7, 5), _draw(5, 31), _positions(31, 7)),
+    ),
     "one table for all": (
         lambda x, t, at: x + embedding(at, t).permute(2, 0, 1),
         (_draw(2, 4, 6, 6), _draw(32, 4), _positions(32, 6, 6)),
@@ -111,3 +127,71 @@ def test_a_lookup_at_one_position_without_dimensions_joins_nothing(grow: Any) ->
 def test_a_lone_lookup_is_left_to_eager(grow: Any) -> None:
     grown = grow(lambda t, at: embedding(at, t), _draw(9, 4), _positions(9, 5))
     assert grown.regions == []
+
+
+INDEXED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "rows": (lambda x, at: x[at] * 2 + 1, (_draw(9, 4), torch.tensor([-1, 8, -9, 0, 3]))),
+    "columns": (
+        lambda x, at: torch.softmax(x[:, at] * 2, -1),
+        (_draw(6, 257), torch.arange(-257, 257, 2)),
+    ),
+    "in 32 bits": (lambda x, at: x[at].exp() + 1, (_draw(9, 4), torch.tensor([-1, 8]).int())),
+    "at several indices": (
+        lambda x, at: x[at, at] * 2 + 1,
+        (_draw(9, 9), torch.tensor([-1, 8, 3])),
+    ),
+    "at a position": (
+        lambda x, at: torch.ops.aten.index.Tensor(x, [at]) * 2 + 1,
+        (_draw(9, 4), torch.tensor(-2)),
+    ),
+    "at none": (lambda x, at: x[at] * 2 + 1, (_draw(9, 4), torch.zeros(0, dtype=torch.int64))),
+    "strided": (lambda x, at: x[at] * 2 + 1, (_draw(9, 8)[::2, ::2], torch.tensor([-1, 0, 4]))),
+    "read twice": (
+        lambda x, at: (x[at].exp() + 1, x[at] @ x.T),
+        (_draw(9, 4), torch.tensor([-1, 8, 2])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_an_index_counts_from_the_end_as_in_eager(name: str, grow: Any, rewritten: Any) -> None:
+    form, tensors = INDEXED[name]
+    grown = grow(form, *tensors)
+    wanted = form(*tensors)
+    out = rewritten(grown)(*tensors)
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rows", "columns", "in 32 bits", "strided"])
+def test_the_kernel_of_an_index_counts_from_the_end(name: str, grow: Any) -> None:
+    form, tensors = INDEXED[name]
+    (plan,) = grow(form, *tensors).plans
+    assert plan.lowered.tables
+    source = emit(plan.lowered.region, Provenance("this test"))
+    by_name = {"x_1": tensors[0], "at_1": tensors[1]}
+    given = [by_name[node.name] for node in plan.lowered.inputs]
+    out = interpreted(source.text, source.name)(*plan.lowered.arguments(given))
+    torch.testing.assert_close(out, form(*tensors), rtol=1e-5, atol=1e-5)
+
+
+def test_so_does_that_of_rows_in_several_blocks(grow: Any) -> None:
+    form, tensors = INDEXED["columns"][0], (_draw(2, 257), torch.arange(-16_500, 1) % 500 - 250)
+    (plan,) = grow(form, *tensors).plans
+    source = emit(plan.lowered.region, Provenance("this test"))
+    assert "for start in " in source.text
+    by_name = {"x_1": tensors[0], "at_1": tensors[1]}
+    given = [by_name[node.name] for node in plan.lowered.inputs]
+    out = interpreted(source.text, source.name)(*plan.lowered.arguments(given))
+    torch.testing.assert_close(out, form(*tensors), rtol=1e-5, atol=1e-5)
+
+
+def test_what_lies_before_the_start_gives_nan(grow: Any) -> None:
+    form, (table, _) = INDEXED["rows"]
+    at = torch.tensor([-10, 9, -9])
+    (plan,) = grow(form, table, at).plans
+    source = emit(plan.lowered.region, Provenance("this test"))
+    by_name = {"x_1": table, "at_1": at}
+    given = [by_name[node.name] for node in plan.lowered.inputs]
+    out = interpreted(source.text, source.name)(*plan.lowered.arguments(given))
+    assert out[:2].isnan().all()
+    torch.testing.assert_close(out[2], table[0] * 2 + 1)

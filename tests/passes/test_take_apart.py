@@ -87,6 +87,21 @@ SCORES, CLASSES = torch.randn(9, 11), torch.tensor([0, 10, 3, -100, 4, 4, -100, 
             "cross_entropy_loss",
         ),
         (F_cross, (SCORES.bfloat16(), CLASSES), "cross_entropy_loss"),
+        (
+            lambda _, x, y: F.cross_entropy(x.float(), y),
+            (SCORES.bfloat16(), CLASSES),
+            "cross_entropy_loss",
+        ),
+        (
+            lambda _, x, y: F.nll_loss(x.log_softmax(-1), y, reduction="sum", ignore_index=4),
+            (SCORES, CLASSES.clamp(min=0)),
+            "cross_entropy_loss",
+        ),
+        (
+            lambda _, x, y: F.nll_loss(x.log_softmax(1, dtype=torch.float32), y),
+            (SCORES.bfloat16(), CLASSES),
+            "cross_entropy_loss",
+        ),
     ],
 )
 def test_it_is_taken_apart(function: Any, args: tuple[Tensor, ...], name: str) -> None:
@@ -104,6 +119,8 @@ def test_it_is_taken_apart(function: Any, args: tuple[Tensor, ...], name: str) -
             (IMAGE,),
         ),
         (lambda _, x, y: F.cross_entropy(x, y, label_smoothing=0.1), (SCORES, CLASSES)),
+        (lambda _, x, y: (lambda z: (F.nll_loss(z, y), z))(x.log_softmax(1)), (SCORES, CLASSES)),
+        (lambda _, x, y: F.nll_loss(x.log_softmax(0), y), (SCORES, CLASSES)),
         (lambda _, x, y: F.cross_entropy(x, y, weight=x[0].exp()), (SCORES, CLASSES)),
         (lambda _, x, y: F.cross_entropy(x, y.softmax(-1)), (SCORES, SCORES)),
         (lambda _, x, y: F.cross_entropy(x, y), (IMAGE, torch.zeros(3, 5, 7, dtype=torch.int64))),
