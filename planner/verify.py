@@ -91,7 +91,8 @@ class _Drawn:
 @dataclass(frozen=True, slots=True)
 class _Target:
     """One way the kernel runs: what it is called, how to call it, on which device, and whether
-    the captured size is affordable. Where it is not, rows of `elements` are enough.
+    the captured size is affordable. Where it is not, rows of `elements` are enough. With
+    `leading_alone` what runs is compiled for the captured sizes of all dimensions but the leading.
     """
 
     label: str
@@ -99,6 +100,7 @@ class _Target:
     device: str
     every_size: bool
     elements: int = 0
+    leading_alone: bool = False
 
 
 def verify_region(
@@ -164,10 +166,12 @@ def _targets(lowered: LoweredRegion, operator: FusedOperator, device: str) -> li
         return [_Target("Triton on CUDA", _placed(lowered, operator.overload), device, True)]
     region = operator.cpu_region()
     label = "CPU region" if region.compiled else "CPU region, eager"
-    targets = [_Target(label, _placed(lowered, operator.overload), "cpu", True)]
+    run = _placed(lowered, operator.overload)
+    targets = [_Target(label, run, "cpu", True, leading_alone=True)]
     spent = spent_input(lowered)
     if spent is not None:
-        targets.append(_Target(f"{label}, in place", _in_place(operator, spent), "cpu", True))
+        in_place = _in_place(operator, spent)
+        targets.append(_Target(f"{label}, in place", in_place, "cpu", True, leading_alone=True))
     interpreter = _placed(lowered, interpreted(operator.path, operator.source.name))
     elements = _elements_of_two_programs(operator.source)
     return [*targets, _Target("Triton, interpreted", interpreter, "cpu", False, elements)]
@@ -203,7 +207,7 @@ def _in_place(operator: FusedOperator, index: int) -> Run:
 
 def _kinds(lowered: LoweredRegion, target: _Target) -> list[_Kind]:
     """Every case at few rows, and normal values at the captured size, one row and no rows."""
-    often: Sizes = few_rows(lowered, _FAST_ELEMENTS)
+    often: Sizes = few_rows(lowered, _FAST_ELEMENTS, leading_alone=target.leading_alone)
     if not target.every_size:
         often = _as_few_programs(lowered, often, target.elements)
     kinds = [_Kind(case, often) for case in told_apart(_specs(lowered, often))]
@@ -298,7 +302,8 @@ def _ill_conditioned(
     if not dtype.is_floating_point:
         return None
     if _numel(lowered.region, kind.sizes) > _MOST_OF_MANY:
-        kind = _Kind(kind.case, few_rows(lowered, _FAST_ELEMENTS))
+        few = few_rows(lowered, _FAST_ELEMENTS, leading_alone=target.leading_alone)
+        kind = _Kind(kind.case, few)
     failed, *ran = first
     draws = [failed, *(_drawn(truths, target, kind, seed + n) for n in range(1, MIN_DRAWS))]
     exact = [drawn.exact[index] for drawn in draws]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,21 @@ def test_every_case_has_few_rows_and_the_captured_size_is_drawn_once(
     assert len(truths) == sum(map(len, labels.values())) + 2
     assert set(labels) == {"one row", *(case.label for case in CASES)}
     assert max(max(sizes) for sizes in labels.values()) <= 2 * (1 << 16)
+
+
+def test_what_is_compiled_for_its_inner_sizes_is_checked_at_those(
+    tmp_path: Path, seen: Counter[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At others it would not run as compiled, and the check would be of something else."""
+    whole = verify._targets
+
+    def targets(*args: Any) -> list[Any]:
+        return [replace(target, leading_alone=True) for target in whole(*args)]
+
+    monkeypatch.setattr(verify, "_targets", targets)
+    verify.verify_region(*_subject(_norm, tmp_path, SHAPE, SHAPE), "cpu", seed=0)
+    rows = {elements / (2 * prod(SHAPE[1:])) for _, elements in seen}
+    assert rows == {0, 1, 2, SHAPE[0]}
 
 
 def test_a_bug_past_the_few_rows_shows_at_the_captured_size(

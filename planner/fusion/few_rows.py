@@ -13,7 +13,9 @@ SHORT = 16
 _LEADING = 2
 
 
-def few_rows(lowered: LoweredRegion, most: int, short: int = SHORT) -> dict[int, int]:
+def few_rows(
+    lowered: LoweredRegion, most: int, short: int = SHORT, *, leading_alone: bool = False
+) -> dict[int, int]:
     """Dimensions of the region with smaller sizes, at which it has at most so many elements where
     that can be.
 
@@ -21,9 +23,12 @@ def few_rows(lowered: LoweredRegion, most: int, short: int = SHORT) -> dict[int,
     Of the leading dimension two indices stay, so that it can be expanded, and as many more as there
     is room for. The others are shortened where two of its indices hold more than `most`, outermost
     first: to `short`, a power of two, or less than that where it divides no such size, to a number
-    that the same powers of two divide.
+    that the same powers of two divide. With `leading_alone` they keep their sizes, for which a
+    region is compiled on CPU.
     """
     shape, free = lowered.region.shape, free_dims(lowered)
+    if leading_alone:
+        free = tuple(dim for dim in free if dim == 0)
     sizes = dict(enumerate(shape))
     for dim in free:
         if dim and _LEADING * _inner(sizes) > most:

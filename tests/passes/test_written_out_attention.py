@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -53,9 +53,21 @@ def require_close(exported: Any, *args: Tensor) -> None:
         if ours.dtype.itemsize > 2:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
         else:
-            truth = exported.module(*(x.double() if x.is_floating_point() else x for x in args))
-            error, limit = ((x.double() - truth).norm() for x in (ours, theirs))
-            assert error <= 1.1 * limit
+            require_no_less_exact(exported, args)
+
+
+def require_no_less_exact(exported: Any, args: Sequence[Tensor]) -> None:
+    """Against float64, over 16 draws: of a dozen elements one draw tells little."""
+    errors = []
+    for _ in range(16):
+        drawn = [torch.randn_like(x) if x.is_floating_point() else x for x in args]
+        wide = [x.double() if x.is_floating_point() else x for x in drawn]
+        with torch.no_grad():
+            outs = exported.program.module()(*drawn), exported.module(*drawn)
+            truth = exported.module(*wide)
+        errors.append([(out.double() - truth).norm() for out in outs])
+    error, limit = torch.tensor(errors).norm(dim=0)
+    assert error <= 1.1 * limit
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
