@@ -9,6 +9,7 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from planner.fusion.apply import fuse_as_planned
+from planner.fusion.contest import Course
 from planner.fusion.partly_taken import without_losing_parts
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.precision import mark_lossy_casts
@@ -53,7 +54,7 @@ def planned(
             pace=pace,
         )
         with progress.stage("race operators of which kernels took parts"):
-            plan = without_losing_parts(plan, work.torch_device, seed, pace)
+            plan = without_losing_parts(plan, Course(work.torch_device, seed, pace))
     passes += _fusion_passes(
         work,
         program,

@@ -58,9 +58,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, uncompiled: Any) -> Iterator[Callab
     from made_up_machine import even, made_up, race_won_by
 
     from planner import pipeline, rewriting
-    from planner.fusion import plan
+    from planner.fusion import contest
 
-    monkeypatch.setattr(plan, "interleaved", made_up)
+    monkeypatch.setattr(contest, "interleaved", made_up)
     monkeypatch.setattr(rewriting, "interleaved", even)
 
     def won_by(fused: float, normalized: float = 1.0) -> None:

@@ -30,7 +30,7 @@ import planner
 from planner import pipeline
 from planner import planning as planning_of_programs
 from planner.facts import facts_folder
-from planner.fusion import plan as planning
+from planner.fusion import contest
 from planner.fusion.module import FusedModule
 from planner.report.io import to_json
 from planner.report.model import NumericsRow, Report
@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     model, x = small_block(), block_input()
     state = copy.deepcopy(model.state_dict())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "interleaved", made_up)
+        patch.setattr(contest, "interleaved", made_up)
         patch.setattr(pipeline, "race", race_won_by(2.0, 1.0))
         fused = planner.fuse(model, (x,), name="a block", out=out, backends=("cpu",))
     return Run(model, state, x, fused, out)

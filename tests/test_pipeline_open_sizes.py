@@ -14,7 +14,7 @@ from torch.nn.functional import gelu
 import planner
 from planner import pipeline
 from planner.bench import Race
-from planner.fusion import plan as planning
+from planner.fusion import contest
 from planner.fusion.module import FusedModule
 from planner.report.model import Benchmark
 from planner.timing import Comparison, Timing
@@ -53,7 +53,7 @@ def model() -> Block:
 def fused(model: Block, uncompiled: Any) -> Iterator[FusedModule]:
     """Fused from one example of one row; kernels run operation by operation and win."""
     with pytest.MonkeyPatch.context() as patch, uncompiled():
-        patch.setattr(planning, "interleaved", _made_up)
+        patch.setattr(contest, "interleaved", _made_up)
         patch.setattr(pipeline, "race", _won)
         options: Any = {"compile_peer": False, "backends": ("cpu",)}
         yield planner.fuse(model, (torch.randn(1, 7, 12),), {}, SHAPES, **options)
@@ -97,7 +97,7 @@ def test_a_fault_at_another_size_is_found(
         return CpuRegion(run, "planted")
 
     with uncompiled():
-        monkeypatch.setattr(planning, "interleaved", _made_up)
+        monkeypatch.setattr(contest, "interleaved", _made_up)
         monkeypatch.setattr(pipeline, "race", _won)
         monkeypatch.setattr(library, "compile_region", for_one_size)
         options: Any = {"compile_peer": False, "measure": False, "backends": ()}

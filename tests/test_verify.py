@@ -23,8 +23,7 @@ from fusion_kernels.ir import Region
 from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.rules import RULES
 from planner.cost.devices import Device
-from planner.fusion import plan as planning
-from planner.fusion import settle
+from planner.fusion import contest, settle
 from planner.fusion.lowered import LoweredRegion
 from planner.fusion.match import match_rules
 from planner.fusion.plan import make_plan, write_kernel
@@ -351,7 +350,7 @@ def test_a_caught_kernel_is_rejected_and_never_used(
     def no_race(*_: Any, **__: Any) -> Any:
         raise AssertionError("a wrong kernel was raced")
 
-    monkeypatch.setattr(planning, "interleaved", no_race)
+    monkeypatch.setattr(contest, "interleaved", no_race)
     # Its parts may be right, and are no subject here.
     monkeypatch.setattr(settle, "_ROUNDS", 0)
     plant(bug)

@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from planner.passes.activated_linear import gelu_or_relu, put_activated, takes_rows
+from planner.passes.activated_linear import (
+    gelu_or_relu,
+    library_is_right,
+    put_activated,
+    takes_rows,
+)
 from planner.passes.linear_bias import SPLIT
 
 aten = torch.ops.aten
@@ -40,6 +45,16 @@ def epilogue_of(nodes: Sequence[fx.Node], device: str) -> Epilogue | None:
         return None
     alone = list(linear.users) == [bias] and list(bias.users) == [activation]
     return Epilogue(linear, bias, activation, gelu) if alone and _plain(linear, bias) else None
+
+
+def right_epilogue_of(nodes: Sequence[fx.Node], device: str) -> Epilogue | None:
+    """The library's form where it has NaN and infinities as eager does, which is tried."""
+    found = epilogue_of(nodes, device)
+    if found is None:
+        return None
+    bias: Any = found.bias.args[1]
+    right = library_is_right(found.activation, found.linear, bias, gelu=found.gelu)
+    return found if right else None
 
 
 def use_epilogue(graph: fx.Graph, found: Epilogue) -> None:

@@ -4,28 +4,23 @@ slower than the composite was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from fusion_kernels.rule import Mismatch
 from planner.fusion.candidate import within
+from planner.fusion.contest import Course, shown
 from planner.fusion.direct import with_direct_launches
-from planner.fusion.drawn import inputs_of
 from planner.fusion.lower import is_view
 from planner.fusion.plan import Fusion, FusionPlan
 from planner.fusion.rewrite import replace_regions
-from planner.fusion.subgraph import Subgraph, extract
+from planner.fusion.subgraph import extract
 from planner.passes.composites import Composite, composites_in, is_whole, put_back
 from planner.passes.linear_bias import merge_biases
 from planner.passes.reuse_buffers import reuse_inputs
-from planner.timing import Comparison, Pace, compare, interleaved
-
-_ROUNDS = 100
-_BUDGET_S = 4.0
+from planner.timing import Comparison, compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class Together:
         return sorted({*held, *self.parts})
 
 
-def without_losing_parts(plan: FusionPlan, device: str, seed: int, pace: Pace) -> FusionPlan:
+def without_losing_parts(plan: FusionPlan, course: Course) -> FusionPlan:
     """The plan without the kernels that are slower, together with what is left of a composite, than
     the composite as it was. `put_together` then has all its parts.
 
@@ -54,7 +49,7 @@ def without_losing_parts(plan: FusionPlan, device: str, seed: int, pace: Pace) -
     for found in partly_taken(plan):
         key = _key(found)
         if key not in raced:
-            raced[key] = _race(found, device, seed, pace)
+            raced[key] = _race(found, course)
         if raced[key].verdict == "slower":
             lost |= {f.candidate.nodes[-1]: _reason(found, raced[key]) for f in found.fusions}
     fusions = tuple(
@@ -109,7 +104,7 @@ def _key(found: Together) -> Any:
     return (kernels, tuple(item.target for item in found.composites), tuple(shapes))
 
 
-def _race(found: Together, device: str, seed: int, pace: Pace) -> Comparison:
+def _race(found: Together, course: Course) -> Comparison:
     nodes = found.nodes
     whole, fused = extract(nodes), extract(nodes)
     put_back(whole.module.graph)
@@ -125,21 +120,10 @@ def _race(found: Together, device: str, seed: int, pace: Pace) -> Comparison:
     reuse_inputs(graph)
     fused.module.recompile()
     fused = replace(fused, module=with_direct_launches(fused.module))
-    inputs = inputs_of(whole, device, seed)
-    calls = {"whole": _call(whole, inputs), "fused": _call(fused, inputs)}
-    timings = interleaved(calls, device, rounds=_ROUNDS, budget_s=_BUDGET_S, pace=pace)
+    timings = course.race({"whole": whole, "fused": fused})
     return compare(timings["whole"], timings["fused"])
 
 
 def _reason(found: Together, comparison: Comparison) -> str:
     names = ", ".join(dict.fromkeys(str(item.target) for item in found.composites))
-    interval = f"95 % interval {comparison.low:.2f}-{comparison.high:.2f}"
-    return f"with the other parts slower than {names} whole: {comparison.ratio:.2f}x, {interval}"
-
-
-def _call(subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> Callable[[], object]:
-    def run() -> object:
-        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-            return subgraph.module(*inputs)
-
-    return run
+    return f"with the other parts slower than {names} whole: {shown(comparison)}"

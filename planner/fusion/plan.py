@@ -9,41 +9,36 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 
 from fusion_kernels.emit.source import KernelSource
 from fusion_kernels.library import FusedOperator, define
 from fusion_kernels.rule import Mismatch, Stage
 from planner.cost.devices import Device
-from planner.fusion.candidate import Candidate, after, before, in_library
-from planner.fusion.drawn import inputs_of
-from planner.fusion.epilogue import Epilogue, epilogue_of
+from planner.fusion.candidate import Candidate
+from planner.fusion.contest import (
+    BEFORE,
+    LIBRARY,
+    Course,
+    best_way,
+    decide,
+    race_place,
+    shown,
+    trial_of,
+)
+from planner.fusion.epilogue import Epilogue, epilogue_of, right_epilogue_of
 from planner.fusion.equal_places import around_key, kernel_key
 from planner.fusion.places import fitting, survey_places
 from planner.fusion.settle import Settled, settle
-from planner.fusion.subgraph import Subgraph
 from planner.fusion.tune import tune
 from planner.passes.composites import shares_of
 from planner.progress import Progress
 from planner.report.model import NumericsRow, Trial
-from planner.timing import Comparison, Pace, Timing, compare, interleaved
+from planner.timing import Pace, Timing, compare
 from planner.verify import verify_region
 
-_BEFORE, _LIBRARY = "before", "library"
 _RUNS = "runs"
 """The check that a kernel failed when it raised an exception."""
-_ROUNDS = 100
-_BUDGET_S = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """Where races are run and who sets the pace; `seed` draws the inputs."""
-
-    device: str
-    seed: int
-    pace: Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,26 +234,26 @@ def _judge(
         reason = f"numerics: {failed.measure} is over its limit ({failed.case})"
         reason = f"it does not run: {failed.case}" if failed.measure == _RUNS else reason
         return Judged(0, tuple(operators), rows, None, None, (), False, "numerics", reason)
-    rival = epilogue_of(ways[0].lowered.nodes, device)
+    rival = right_epilogue_of(ways[0].lowered.nodes, device)
     with progress.stage("race"):
-        best, contest = _best_way(ways, operators, right, course)
+        best, contest = best_way(ways, operators, right, course)
         # The linear takes part only where its bias moves: beside it a norm is lost in the noise.
         moves_bias = bool(ways[best].linears) and not ways[best].biases
         one = (ways[best:][:1], operators[best:][:1])
-        timings = _race(*one, moves_bias, course)
-        with_product = _race(*one, True, course, rival) if rival else {}
-    kept, reason = _decide(ways[best], compare(timings[_BEFORE], timings[ways[best].way]))
-    other = with_product.get(ways[best].way if kept else _BEFORE)
-    beaten = compare(other, with_product[_LIBRARY]) if other else None
+        timings = race_place(*one, course, with_linears=moves_bias)
+        with_product = race_place(*one, course, with_linears=True, rival=rival) if rival else {}
+    kept, reason = decide(ways[best], compare(timings[BEFORE], timings[ways[best].way]))
+    other = with_product.get(ways[best].way if kept else BEFORE)
+    beaten = compare(other, with_product[LIBRARY]) if other else None
     library = beaten is not None and beaten.verdict == "wins"
     if beaten and library:
-        kept, reason = False, f"the library's product with this activation is {_shown(beaten)}"
-        contest = (*contest, *(_trial(name, with_product[name]) for name in with_product))
+        kept, reason = False, f"the library's product with this activation is {shown(beaten)}"
+        contest = (*contest, *(trial_of(name, with_product[name]) for name in with_product))
     return Judged(
         best,
         tuple(operators),
         rows,
-        timings[_BEFORE],
+        timings[BEFORE],
         timings[ways[best].way],
         (*trials, *contest),
         kept,
@@ -316,74 +311,9 @@ def _checked(
         return (NumericsRow(operator.name, dtype, None, None, 0.0, False, _RUNS, said),)
 
 
-def _best_way(
-    ways: Sequence[Candidate],
-    operators: Sequence[FusedOperator],
-    right: Sequence[int],
-    course: Course,
-) -> tuple[int, tuple[Trial, ...]]:
-    """The way to use, and the contest's trials: the bias leaves the GEMM only if that wins."""
-    if len(right) == 1:
-        return right[0], ()
-    timings = _race(ways, operators, True, course)
-    kernel, gemm = (timings[way.way] for way in ways)
-    best = 0 if compare(gemm, kernel).verdict == "wins" else 1
-    return best, tuple(_trial(way.way, timings[way.way]) for way in ways)
-
-
-def _race(
-    ways: Sequence[Candidate],
-    operators: Sequence[FusedOperator],
-    with_linears: bool,
-    course: Course,
-    rival: Epilogue | None = None,
-) -> dict[str, Timing]:
-    """What runs today and each way, in turn, on the same inputs; and the library's form where it
-    has one.
-    """
-    today = before(ways[0], with_linears=with_linears)
-    inputs = inputs_of(today, course.device, course.seed)
-    calls = {_BEFORE: _call(today, inputs)}
-    for way, operator in zip(ways, operators, strict=True):
-        calls[way.way] = _call(after(way, operator, with_linears=with_linears), inputs)
-    if rival:
-        calls[_LIBRARY] = _call(in_library(ways[0], rival), inputs)
-    return interleaved(
-        calls, course.device, rounds=_ROUNDS, warmup=5, budget_s=_BUDGET_S, pace=course.pace
-    )
-
-
-def _trial(name: str, timing: Timing) -> Trial:
-    return Trial(name, timing.median_us, timing.p20_us, timing.p80_us)
-
-
-def _decide(candidate: Candidate, comparison: Comparison) -> tuple[bool, str]:
-    saves = candidate.traffic.saved_bytes > 0
-    interval = _shown(comparison)
-    way = f", {candidate.way}" if candidate.linears else ""
-    verdict = comparison.verdict
-    if verdict == "wins" or (verdict == "not slower" and saves):
-        return True, f"{verdict}: {interval}{way}"
-    if verdict == "not slower":
-        return False, f"saves no traffic and does not win: {interval}{way}"
-    return False, f"slower than the operators it replaces: {interval}{way}"
-
-
-def _shown(comparison: Comparison) -> str:
-    return f"{comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{comparison.high:.2f}"
-
-
 def write_kernel(source: KernelSource, folder: Path) -> Path:
     """Write the kernel's text to `folder`/NAME.py and return the path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source.file_name}.py"
     path.write_text(source.text, encoding="utf-8")
     return path
-
-
-def _call(subgraph: Subgraph, inputs: Sequence[torch.Tensor]) -> Any:
-    def run() -> object:
-        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-            return subgraph.module(*inputs)
-
-    return run

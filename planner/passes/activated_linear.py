@@ -18,7 +18,7 @@ from planner.counted import counted
 from planner.graph.view import op_name
 from planner.passes.derived import Derived, add_derived, fixed_weights
 from planner.passes.insert import insert_call
-from planner.passes.special_values import agree, drawn_like
+from planner.passes.special_values import MISPLACED, agree, drawn_like
 
 aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ def activated_linears(program: ExportedProgram) -> tuple[str, ...]:
     if right:
         notes.append(f"{counted(len(right), 'linear')} with the activation after it")
     if wrong := len(places) - len(right):
-        notes.append(f"{counted(wrong, 'linear')} apart from the activation: BLAS loses a NaN")
+        notes.append(f"{counted(wrong, 'linear')} apart from the activation: {MISPLACED}")
     return tuple(notes)
 
 
@@ -85,6 +85,26 @@ def put_activated(
     graph.erase_node(activation)
 
 
+def library_is_right(
+    activation: fx.Node, linear: fx.Node, bias: fx.Node | None = None, *, gelu: bool
+) -> bool:
+    """Whether NaN and infinities come out of the library's call where they come out of the
+    operators, at the sizes and layouts of the nodes.
+    """
+    x, weight = (
+        drawn_like(source.meta["val"], special=number == 0)
+        for number, source in enumerate(linear.all_input_nodes)
+    )
+    added = None if bias is None else drawn_like(bias.meta["val"], special=False)
+    rows = x.view(-1, x.shape[-1])
+    target: Any = activation.target
+    with torch.no_grad():
+        vector = _zeros(weight) if added is None else added
+        out = aten._addmm_activation(vector, rows, weight.t(), use_gelu=gelu)
+        wanted = target(aten.linear(rows, weight, added), **activation.kwargs)
+    return agree(out, wanted)
+
+
 def _takes_linear(node: fx.Node, weights: Mapping[str, str]) -> bool:
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, Tensor):
@@ -104,14 +124,9 @@ def _is_right(node: fx.Node, tried: dict[Hashable, bool]) -> bool:
     linear: Any = node.args[0]
     values = [source.meta["val"] for source in linear.all_input_nodes]
     gelu = bool(gelu_or_relu(node, values[0].device.type))
-    form = (gelu, *((value.shape, value.dtype, value.device) for value in values))
+    form = (gelu, *((v.shape, v.stride(), v.dtype, v.device) for v in values))
     if form not in tried:
-        x, weight = (drawn_like(v, special=n == 0) for n, v in enumerate(values))
-        rows = x.view(-1, x.shape[-1])
-        with torch.no_grad():
-            out = aten._addmm_activation(_zeros(weight), rows, weight.t(), use_gelu=gelu)
-            wanted = node.target(aten.linear(rows, weight), **node.kwargs)  # type: ignore[operator]
-        tried[form] = agree(out, wanted)
+        tried[form] = library_is_right(node, linear, gelu=gelu)
     return tried[form]
 
 

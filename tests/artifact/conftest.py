@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import planner
 from planner import pipeline
 from planner.bench import Race
-from planner.fusion import plan as planning
+from planner.fusion import contest
 from planner.fusion.module import FusedModule
 from planner.report.model import Benchmark
 from planner.timing import Comparison, Timing
@@ -159,7 +159,7 @@ def machine(uncompiled: Any) -> Iterator[Callable[[float, float], None]]:
         ratios.update(fused=fused, normalized=normalized)
 
     with pytest.MonkeyPatch.context() as patch, uncompiled():
-        patch.setattr(planning, "interleaved", _made_up)
+        patch.setattr(contest, "interleaved", _made_up)
         patch.setattr(pipeline, "race", race)
         yield won_by
 

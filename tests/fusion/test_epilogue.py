@@ -12,10 +12,12 @@ from torch import Tensor, fx, nn
 from torch.nn.functional import gelu
 
 from planner.cost.devices import Device
+from planner.fusion import contest
 from planner.fusion import plan as planning
 from planner.fusion.apply import fuse_as_planned
 from planner.fusion.epilogue import Epilogue, epilogue_of, use_epilogue
 from planner.fusion.plan import FusionPlan, make_plan
+from planner.passes import activated_linear
 from planner.passes.linear_bias import SPLIT, merge_linear_bias, split_linear_bias
 from planner.passes.runner import run_passes
 from planner.pipeline import capture
@@ -118,7 +120,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return (NumericsRow(operator.name, "float32", 0.0, 0.0, 1e-5, True, "element"),)
 
     monkeypatch.setattr(planning, "verify_region", right)
-    monkeypatch.setattr(planning, "interleaved", race)
+    monkeypatch.setattr(contest, "interleaved", race)
     return medians
 
 
@@ -199,3 +201,16 @@ def test_a_region_that_is_more_has_no_such_rival(times: dict[str, float], tmp_pa
     _, plan = _planned(lambda h: torch.relu(h) * 2 + 1, torch.randn(4, 16), tmp_path)
     assert len(plan.chosen) == 1
     assert times["library"] < times["bias in the kernel"]
+
+
+def test_a_library_that_loses_a_nan_does_not_race(
+    times: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loses(bias: Tensor, rows: Tensor, turned: Tensor, *, use_gelu: bool) -> Tensor:
+        return torch.addmm(bias, rows, turned).nan_to_num().relu() + use_gelu
+
+    monkeypatch.setattr(activated_linear.aten, "_addmm_activation", loses)
+    times["library"] = 1.0
+    program, plan = _planned(torch.relu, torch.randn(4, 16), tmp_path)
+    assert not plan.by_library
+    assert FORM not in {node.target for node in program.graph.nodes}

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from planner.cost.devices import Device
-from planner.fusion import partly_taken
+from planner.fusion import contest, partly_taken
 from planner.fusion import plan as planning
 from planner.fusion.apply import fuse_as_planned
 from planner.fusion.candidate import before
+from planner.fusion.contest import Course
 from planner.fusion.partly_taken import without_losing_parts
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.graph.export import capture
@@ -67,8 +68,7 @@ def raced(monkeypatch: pytest.MonkeyPatch, uncompiled: Any) -> Any:
         return (NumericsRow(operator.name, "float32", 0.0, 0.0, 1e-5, True, "element"),)
 
     monkeypatch.setattr(planning, "verify_region", passes)
-    monkeypatch.setattr(planning, "interleaved", race)
-    monkeypatch.setattr(partly_taken, "interleaved", race)
+    monkeypatch.setattr(contest, "interleaved", race)
     with uncompiled():
         yield medians, seen
 
@@ -89,7 +89,7 @@ def test_kernels_that_lose_with_the_other_parts_are_put_back(raced: Any, tmp_pat
     medians["whole"] = 1.0
     program, plan = _planned(Loss(), tmp_path, SCORES, CLASSES)
     assert plan.chosen
-    found = without_losing_parts(plan, "cpu", 0, "host")
+    found = without_losing_parts(plan, Course("cpu", 0, "host"))
     assert not found.chosen
     reasons = [fusion.reason for fusion in found.fusions]
     assert all("aten.cross_entropy_loss.default whole: 0.20x" in reason for reason in reasons)
@@ -102,7 +102,7 @@ def test_kernels_that_lose_with_the_other_parts_are_put_back(raced: Any, tmp_pat
 @pytest.mark.usefixtures("raced")
 def test_kernels_that_do_not_lose_stay(tmp_path: Path) -> None:
     program, plan = _planned(Loss(), tmp_path, SCORES, CLASSES)
-    found = without_losing_parts(plan, "cpu", 0, "host")
+    found = without_losing_parts(plan, Course("cpu", 0, "host"))
     assert found.chosen == plan.chosen
     passes = [("fuse", fuse_as_planned(found)), ("put_together", put_together)]
     run_passes(program, passes)
@@ -115,7 +115,7 @@ def test_equal_ones_are_raced_once(raced: Any, tmp_path: Path) -> None:
     _, seen = raced
     _, plan = _planned(Losses(), tmp_path, SCORES, SCORES.sin(), CLASSES % 9)
     assert len(partly_taken.partly_taken(plan)) == 2
-    without_losing_parts(plan, "cpu", 0, "host")
+    without_losing_parts(plan, Course("cpu", 0, "host"))
     assert seen.count(("whole", "fused")) == 1
 
 

@@ -14,6 +14,7 @@ from planned_chain import DEVICE, Chain
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from planner.fusion import contest
 from planner.fusion import plan as planning
 from planner.fusion.plan import FusionPlan, make_plan
 from planner.fusion.rows import fusion_rows, rejection_rows
@@ -22,7 +23,7 @@ from planner.passes.runner import run_passes
 from planner.pipeline import capture
 from planner.progress import SILENT
 from planner.report.model import NumericsRow
-from planner.timing import Timing
+from planner.timing import Timing, compare
 
 WINS = {
     "before": 10.0,
@@ -82,7 +83,7 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             run()
         return {name: Timing((medians[name],) * 9) for name in runs}
 
-    monkeypatch.setattr(planning, "interleaved", race)
+    monkeypatch.setattr(contest, "interleaved", race)
     return medians
 
 
@@ -121,9 +122,7 @@ def test_a_kernel_that_saves_none_is_kept_only_if_it_wins(
     raced.update(medians)
     plan = _plan(Chain(lambda x: x.exp() * 2), x, tmp_path)
     (fusion,) = plan.fusions
-    saved = planning._decide(
-        _without_saving(fusion.candidate), planning.compare(*_timings(medians))
-    )
+    saved = contest.decide(_without_saving(fusion.candidate), compare(*_timings(medians)))
     assert saved[0] is kept
     if medians is EVEN:
         assert "saves no traffic and does not win" in saved[1]
@@ -221,7 +220,7 @@ def test_a_kernel_that_is_wrong_is_never_raced_nor_kept(
         raise AssertionError("a wrong kernel was raced")
 
     monkeypatch.setattr(planning, "verify_region", verify)
-    monkeypatch.setattr(planning, "interleaved", no_race)
+    monkeypatch.setattr(contest, "interleaved", no_race)
     plan = _plan(Chain(lambda x: x.exp() * 2), x, tmp_path)
     (fusion,) = plan.fusions
     assert not fusion.kept
@@ -255,7 +254,7 @@ def _slow(monkeypatch: pytest.MonkeyPatch, is_slow: Callable[[str], bool]) -> No
         slow = is_slow(ways[0].lowered.region.name)
         return {"before": Timing((10.0,) * 9), "fused": Timing((20.0 if slow else 5.0,) * 9)}
 
-    monkeypatch.setattr(planning, "_race", race)
+    monkeypatch.setattr(planning, "race_place", race)
 
 
 @pytest.mark.usefixtures("calls")

@@ -15,6 +15,7 @@ from planner.graph.twin import twin_of
 from planner.passes import activated_linear as passes
 from planner.passes.activated_linear import activated_linears
 from planner.passes.runner import run_passes
+from planner.passes.special_values import MISPLACED
 from planner.pipeline import capture
 
 ONE = {"w": torch.randn(9, 6)}
@@ -61,6 +62,21 @@ def test_it_stays_apart(export: Any, name: str) -> None:
     assert _activated(export, APART[name], torch.randn(7, 6), **ONE)[1] == ()
 
 
+def test_a_weight_that_is_expanded() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("w", torch.randn(1, 6).expand(9, 6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return relu(linear(x, self.get_buffer("w")))
+
+    x, model = torch.randn(7, 6), Tied().eval()
+    program = capture(model, (x,)).program
+    assert activated_linears(program) == ("1 linear with the activation after it",)
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-5, atol=1e-5)
+
+
 def test_one_with_a_bias_is_left_to_the_regions(export: Any) -> None:
     x = torch.randn(7, 6)
     assert _activated(export, lambda x, w, b: relu(linear(x, w, b)), x, **BIASED)[1] == ()
@@ -74,7 +90,7 @@ def test_a_library_that_loses_a_nan_is_not_used(
 
     monkeypatch.setattr(passes.aten, "_addmm_activation", loses)
     exported, notes = _activated(export, lambda x, w: relu(linear(x, w)), torch.randn(7, 6), **ONE)
-    assert notes == ("1 linear apart from the activation: BLAS loses a NaN",)
+    assert notes == (f"1 linear apart from the activation: {MISPLACED}",)
     assert "relu.default" in exported.ops()
 
 

@@ -12,6 +12,7 @@ from torch.nn.functional import conv2d, conv3d, relu
 from planner.passes import fused_convolution as passes
 from planner.passes.fused_convolution import fused_convolution
 from planner.passes.runner import run_passes
+from planner.passes.special_values import MISPLACED
 
 IMAGE, OTHER = torch.randn(2, 6, 9, 11), torch.randn(2, 8, 9, 11)
 WEIGHTS = {"w": torch.randn(8, 6, 3, 3), "b": torch.randn(8)}
@@ -116,10 +117,19 @@ def _with_its_sum(x: Tensor, y: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return relu(conv2d(x, w, b, padding=1) + y) + relu(conv2d(x, w, b, padding=1))
 
 
+def test_an_expanded_image(export: Any) -> None:
+    """Its elements share memory, into which nothing can be drawn."""
+    x = torch.randn(1, 6, 9, 11)
+    _, notes = _fused(
+        export, lambda x, w: relu(conv2d(x.expand(2, 6, 9, 11), w)), x, w=WEIGHTS["w"]
+    )
+    assert notes == (f"1 convolution apart from the ReLU: {MISPLACED}",)
+
+
 def test_a_library_that_loses_a_nan_is_not_used(export: Any) -> None:
     """oneDNN's ReLU makes it 0; were that mended this would say so."""
     exported, notes = _fused(export, _with_its_sum, IMAGE, OTHER, **WEIGHTS)
-    assert notes == ("2 convolutions apart from the ReLU: oneDNN's loses a NaN",)
+    assert notes == (f"2 convolutions apart from the ReLU: {MISPLACED}",)
     assert exported.ops().count("relu.default") == 2
     x = IMAGE.clone()
     x[0, 0, 0, 0] = torch.nan
