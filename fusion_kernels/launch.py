@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ class Recorded:
     """One launch with holes. `start` is the compiled kernel on its grid; it takes `arguments`, in
     which `holes` are positions with the number of the operand that belongs there, inputs first:
     the tensor, or its address with `by_address`. `strides` are those of the inputs, `outputs` the
-    form of each output.
+    form of each output, which `make` allocates.
     """
 
     start: Callable[..., object]
@@ -82,8 +83,8 @@ class Recorded:
     arguments: tuple[Any, ...]
     holes: tuple[tuple[int, int], ...]
     strides: tuple[tuple[int, ...], ...]
-    outputs: tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
-    device: torch.device
+    outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    make: Callable[..., Tensor]
     single: bool
 
     def repeat(self, inputs: tuple[Tensor, ...]) -> Any:
@@ -94,10 +95,7 @@ class Recorded:
         for tensor, stride, address in zip(inputs, self.strides, addresses, strict=True):
             if address % _ALIGNMENT or tensor.stride() != stride:
                 return None
-        made = [
-            torch.empty_strided(shape, stride, dtype=dtype, device=self.device)
-            for shape, stride, dtype in self.outputs
-        ]
+        made = [self.make(shape, stride, dtype) for shape, stride, dtype in self.outputs]
         operands: list[Any] = [*inputs, *made]
         if self.by_address:
             operands = [*addresses, *[tensor.data_ptr() for tensor in made]]
@@ -153,10 +151,29 @@ def _record(launch: Any, inputs: tuple[Tensor, ...], result: Any) -> Recorded | 
         arguments=(*(None if n in holes else arg for n, arg in enumerate(args)), *constexprs),
         holes=tuple(holes.items()),
         strides=tuple(t.stride() for t in inputs),
-        outputs=tuple((t.shape, t.stride(), t.dtype) for t in outputs),
-        device=outputs[0].device,
+        outputs=tuple((tuple(t.shape), t.stride(), t.dtype) for t in outputs),
+        make=_maker(outputs[0].device),
         single=isinstance(result, Tensor),
     )
+
+
+def _maker(device: torch.device) -> Callable[..., Tensor]:
+    """Allocates a tensor of a shape, stride and dtype; on CUDA as Inductor's code does, in half
+    the time of torch.empty_strided.
+    """
+    if device.type == "cuda" and device.index == torch.cuda.current_device():
+        quick: Callable[..., Tensor] | None = getattr(
+            torch._C._dynamo.guards, "_empty_strided_cuda", None
+        )
+        if quick is not None:
+            return quick
+    return partial(_empty_on, device)
+
+
+def _empty_on(
+    device: torch.device, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 def _from_address(compiled: Any, grid: tuple[int, int, int]) -> Callable[..., object] | None:
