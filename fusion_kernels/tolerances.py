@@ -59,6 +59,9 @@ Nearby = Callable[[int], Iterable[tuple[Tensor, Tensor]]]
 reference in float64.
 """
 
+_SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
+"""Below it processors may keep few digits or none, each as it likes."""
+
 # Integers and booleans are exact and need no row here; a dtype that is neither never passes.
 TOLERANCES: dict[torch.dtype, Tolerance] = {
     torch.float64: Tolerance("row_largest", 1e-12, row_limit=1e-12),
@@ -148,7 +151,8 @@ def check_ill_conditioned(
     `check`, by the worst draw of each measure. Those that are, of all draws together, are held to
     eager in |out - ref| / max(1, the row's largest |ref|), so that no row's size hides another:
     "largest" (limit: twice eager's) and the root mean square "rms" (limit: 1.1 times eager's). A
-    row of `outs` that meets the line all the same counts at most as eager's. Where only eager
+    row of `outs` that meets the line all the same counts at most as eager's, and errors below
+    float32's normal numbers count nothing. Where only eager
     overflows, `float32` stands in for it. `where` is the draw. Raises ValueError for fewer than
     16 draws, and when `float32` is missing for another dtype.
     """
@@ -288,6 +292,7 @@ def _judge_rows(
         results += check(well[0], well[1], eager=well[2])[1:]
     theirs = torch.where(of_eager, error_of(float32, reference), error_of(eager, reference))
     ours = error_of(out, reference).masked_fill(excused, 0.0)
+    ours = torch.where(ours < _SMALLEST_NORMAL, 0.0, ours)
     size = torch.where(rounded.isfinite(), judged, 0.0).abs()
     size = as_rows(size).amax(dim=1, keepdim=True).clamp(min=1.0)
     ours, theirs = (as_rows(errors) / size for errors in (ours, theirs))

@@ -256,6 +256,21 @@ def test_a_row_beside_an_ill_conditioned_one_is_held_to_the_line():
     assert failures(check_ill_conditioned(outs, references, eagers)) == {"element", "row"}
 
 
+def test_subnormal_rows_may_be_flushed_to_zero():
+    """One of them must not open the clause for the others either."""
+    references = [normal(4, 65, seed=seed) for seed in range(16)]
+    for reference in references:
+        reference[0] *= 3e-42
+    eagers = [reference.float() for reference in references]
+    flushed = [eager.clone() for eager in eagers]
+    for out in flushed:
+        out[0] = 0.0
+    assert check_ill_conditioned(eagers, references, eagers)[0].passed
+    assert not failures(check_ill_conditioned(flushed, references, eagers))
+    flushed[3][1] *= 1 + 3e-5
+    assert failures(check_ill_conditioned(flushed, references, eagers)) == {"element", "row"}
+
+
 # Rows where float32 is lucky
 
 
