@@ -42,33 +42,33 @@ def measure(
     of the whole tensor. A row whose reference is zero has no scale of its own: "zero" alone
     measures it.
     """
-    shape = _row_shape(out.shape)
-    table = (math.prod(shape[:-1]), shape[-1] if shape else 1)
-    values = out.double().reshape(table)
-    rounded = rounded.reshape(table)
-    finite = values.isfinite() & rounded.double().isfinite()
-    exact = torch.where(finite, reference.reshape(table), 0.0)
-    target = torch.where(finite, rounded.double(), 0.0) if against_rounded else exact
-    difference = torch.where(finite, values - target, 0.0).abs_()
-    largest = exact.abs().amax(dim=1, keepdim=True)
-    scaled = largest > 0.0
+    errors = _errors(out, reference, rounded, unit, against_rounded)
     found: dict[str, Measured] = {}
-
-    zero = finite & (exact == 0.0)
-    if bool(zero.any()):
-        error, index = worst(torch.where(zero, difference, 0.0))
+    if bool(errors.is_zero.any()):
+        error, index = worst(errors.zero)
         found["zero"] = Measured(error, unravel(index, out.shape))
-    size = _element_unit(unit, exact, rounded, largest)
-    error, index = worst(torch.where(scaled, difference / size, 0.0))
+    error, index = worst(errors.element)
     found["element"] = Measured(error, unravel(index, out.shape))
-    # Divided by the row's largest value, the squares cannot overflow.
-    scale = torch.where(scaled, largest, 1.0)
-    by_row = (difference / scale).norm(dim=1) / (target / scale).norm(dim=1)
-    error, index = worst(torch.where(scaled.squeeze(1), by_row, 0.0))
-    found["row"] = Measured(error, unravel(index, shape[:-1]))
-    if bool(scaled.any()):
-        found["norm"] = Measured(ratio(norm(difference), norm(target)), None)
+    error, index = worst(errors.row)
+    found["row"] = Measured(error, unravel(index, _row_shape(out.shape)[:-1]))
+    if bool(errors.scaled.any()):
+        found["norm"] = Measured(ratio(norm(errors.difference), norm(errors.target)), None)
     return found
+
+
+def measure_rows(
+    out: Tensor, reference: Tensor, rounded: Tensor, unit: Unit, *, against_rounded: bool
+) -> dict[str, Tensor]:
+    """The largest "zero" and "element" and the "row" error of `measure` in every row: [rows]."""
+    errors = _errors(out, reference, rounded, unit, against_rounded)
+    zero, element = errors.zero.amax(dim=1), errors.element.amax(dim=1)
+    return {"zero": zero, "element": element, "row": errors.row}
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """[rows, columns] of a tensor of any shape with at least one element."""
+    shape = _row_shape(tensor.shape)
+    return tensor.reshape(math.prod(shape[:-1]), shape[-1] if shape else 1)
 
 
 def misplaced(out: Tensor, rounded: Tensor) -> Tensor:
@@ -111,6 +111,47 @@ def unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
         position.append(index % size)
         index //= size
     return tuple(reversed(position))
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """Of every element ([rows, columns]) and of every row ([rows]). `scaled` ([rows, 1]) tells
+    which rows have a reference that is not zero.
+    """
+
+    difference: Tensor
+    target: Tensor
+    scaled: Tensor
+    is_zero: Tensor
+    zero: Tensor
+    element: Tensor
+    row: Tensor
+
+
+def _errors(
+    out: Tensor, reference: Tensor, rounded: Tensor, unit: Unit, against_rounded: bool
+) -> _Errors:
+    values, rounded = as_rows(out.double()), as_rows(rounded)
+    finite = values.isfinite() & rounded.double().isfinite()
+    exact = torch.where(finite, as_rows(reference), 0.0)
+    target = torch.where(finite, rounded.double(), 0.0) if against_rounded else exact
+    difference = torch.where(finite, values - target, 0.0).abs_()
+    largest = exact.abs().amax(dim=1, keepdim=True)
+    scaled = largest > 0.0
+    is_zero = finite & (exact == 0.0)
+    size = _element_unit(unit, exact, rounded, largest)
+    # Divided by the row's largest value, the squares cannot overflow.
+    scale = torch.where(scaled, largest, 1.0)
+    by_row = (difference / scale).norm(dim=1) / (target / scale).norm(dim=1)
+    return _Errors(
+        difference,
+        target,
+        scaled,
+        is_zero,
+        torch.where(is_zero, difference, 0.0),
+        torch.where(scaled, difference / size, 0.0),
+        torch.where(scaled.squeeze(1), by_row, 0.0),
+    )
 
 
 def _element_unit(unit: Unit, exact: Tensor, rounded: Tensor, largest: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ real and imaginary parts, which lie side by side in its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,13 +19,13 @@ from torch import Tensor
 from fusion_kernels.measures import (
     Measured,
     Unit,
+    as_rows,
     error_of,
     measure,
+    measure_rows,
     misplaced,
     norm,
-    ratio,
     unravel,
-    worst,
 )
 from fusion_kernels.rounding import round_once
 
@@ -51,11 +51,16 @@ NORM_ELEMENTS = 1024
 ZERO_LIMIT = 1e-6
 ILL_CONDITIONED_LARGEST = 2.0
 ILL_CONDITIONED_RMS = 1.1
-MODEL_ERROR = 1.1
-MODEL_FLOAT32_NORM = 1e-5
-MODEL_FLOAT32_ERROR = 2.0
-MODEL_DIFFERENCE = 2.0
+NEARBY_SHARE = 0.5
 MIN_DRAWS = 16
+
+Nearby = Callable[[int], Iterable[tuple[Tensor, Tensor]]]
+"""Of a draw: float32 evaluations on inputs near it, rounded to the output's dtype, each with its
+reference in float64.
+"""
+
+_SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
+"""Below it processors may keep few digits or none, each as it likes."""
 
 # Integers and booleans are exact and need no row here; a dtype that is neither never passes.
 TOLERANCES: dict[torch.dtype, Tolerance] = {
@@ -101,12 +106,12 @@ def check(
     """
     with torch.no_grad():
         expected = dtype or (out.dtype if eager is None else eager.dtype)
-        mismatch = _mismatch(out, reference, expected)
-        if mismatch is not None:
-            return (mismatch,)
+        problem = mismatch(out, reference, expected)
+        if problem is not None:
+            return (problem,)
         if out.is_complex():
-            beside = None if eager is None else _parts(eager)
-            return check(_parts(out), _parts(reference), eager=beside)
+            beside = None if eager is None else parts(eager)
+            return check(parts(out), parts(reference), eager=beside)
         reference = reference.detach().to(out.device)
         if eager is not None and (eager.shape != out.shape or eager.dtype != out.dtype):
             raise ValueError("eager's output must have the shape and dtype of the one it is beside")
@@ -125,20 +130,33 @@ def check_ill_conditioned(
     eagers: Sequence[Tensor],
     *,
     float32: Sequence[Tensor] | None = None,
+    nearby: Nearby | None = None,
 ) -> tuple[NumericsResult, ...]:
     """The clause for inputs where float32 arithmetic itself cannot meet the line, over 16 draws
-    or more of one shape.
+    or more of one shape: a matter of rows.
 
     `float32` holds the same program run operator by operator in float32 and rounded once to the
-    output's dtype; for float32 outputs it is `eagers` and may be left out. The first result,
-    "conditioning", tells whether the clause may be used: its `eager_error` is the largest of
-    error / limit that `float32` reaches under `check`, and it passes only above 1, so that
-    well-conditioned inputs are never judged by the looser lines. "largest" is the largest
-    |out - ref| of all draws (limit: twice eager's), "rms" the root mean square of all elements
-    (limit: 1.1 times eager's). Raises ValueError for fewer than 16 draws, and when `float32` is
-    missing for another dtype.
+    output's dtype; for float32 outputs it is `eagers` and may be left out. A row is
+    ill-conditioned where `float32` misses a line of `check` (all rows of a draw where it misses
+    but the norm of the rest). As rounding is at times lucky, `nearby(draw)` gives more of such
+    results with their references, on inputs close by: asked for where `outs` misses the
+    line in other rows, it adds those where float32 misses the line too, or, where the line is not
+    a matter of steps, comes to `NEARBY_SHARE` of it.
+
+    The first result, "conditioning", tells whether there is any such row: its `eager_error` is
+    the largest of error / limit that `float32` reaches, infinite where it overflows; at 1 or
+    below it fails and stands alone. "nonfinite" counts NaN and infinities as `check` does, except
+    where `float32` and eager both have them wrong: there any value will do (`eager_error` counts
+    all that eager has wrong, in all draws). Rows that are not ill-conditioned are held to
+    `check`, by the worst draw of each measure. Those that are, of all draws together, are held to
+    eager in |out - ref| / max(1, the row's largest |ref|), so that no row's size hides another:
+    "largest" (limit: twice eager's) and the root mean square "rms" (limit: 1.1 times eager's). A
+    row of `outs` that meets the line all the same counts at most as eager's, and errors below
+    float32's normal numbers count nothing. Where only eager
+    overflows, `float32` stands in for it. `where` is the draw. Raises ValueError for fewer than
+    16 draws, and when `float32` is missing for another dtype.
     """
-    _require_draws(outs, references, eagers)
+    require_draws(outs, references, eagers)
     if float32 is None:
         if outs[0].dtype is not torch.float32:
             raise ValueError(f"{outs[0].dtype} outputs need the float32 evaluation as `float32`")
@@ -148,108 +166,18 @@ def check_ill_conditioned(
     with torch.no_grad():
         needed = max(map(_worst_ratio, float32, references))
         conditioning = NumericsResult("conditioning", None, needed, 1.0, needed > 1.0)
-        broken = _first_broken(outs, references, eagers)
-        if broken is not None:
-            return (conditioning, broken)
-        pairs = list(zip(outs, eagers, references, strict=True))
-        ours = [error_of(out, ref) for out, _, ref in pairs]
-        theirs = [error_of(eager, ref) for _, eager, ref in pairs]
-        by_draw = [worst(error)[0] for error in ours]
-        eager_largest = max(worst(error)[0] for error in theirs)
-        root_count = math.sqrt(sum(error.numel() for error in ours))
-        rms = math.hypot(*map(norm, ours)) / root_count
-        eager_rms = math.hypot(*map(norm, theirs)) / root_count
-    largest, draw = max(by_draw), by_draw.index(max(by_draw))
-    largest_limit = ILL_CONDITIONED_LARGEST * eager_largest
-    rms_limit = ILL_CONDITIONED_RMS * eager_rms
-    return (
-        conditioning,
-        _bounded("largest", Measured(largest, (draw,)), eager_largest, largest_limit),
-        _bounded("rms", Measured(rms, None), eager_rms, rms_limit),
-    )
+        if not conditioning.passed:
+            return (conditioning,)
+        judged = []
+        for draw, tensors in enumerate(zip(outs, references, eagers, float32, strict=True)):
+            problem = mismatch(*tensors[:2], tensors[2].dtype)
+            if problem is not None:
+                return (conditioning, replace(problem, where=(draw,)))
+            judged.append(_judge_rows(*tensors, nearby(draw) if nearby is not None else ()))
+        return (conditioning, *_worst_by_measure(judged), *_against_eager(judged))
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDraw:
-    """One draw of one output of a model, measured: norms of the reference, of both errors and of
-    the distance between the two. `results` holds the checks of an output that is judged draw by
-    draw, or the one failure of a draw that is `broken` (shape, dtype, places of NaN).
-    """
-
-    dtype: torch.dtype
-    size: float = 0.0
-    ours: float = 0.0
-    theirs: float = 0.0
-    apart: float = 0.0
-    results: tuple[NumericsResult, ...] = ()
-    broken: bool = False
-
-
-def measure_draw(fused: Tensor, eager: Tensor, reference: Tensor) -> ModelDraw:
-    """What `judge_draws` needs of one draw, so that its tensors need not be kept."""
-    with torch.no_grad():
-        broken = _broken(fused, reference, eager)
-        if broken is not None:
-            return ModelDraw(fused.dtype, results=(broken,), broken=True)
-        if fused.is_complex():
-            fused, reference, eager = map(_parts, (fused, reference, eager))
-        dtype = fused.dtype
-        if dtype is torch.float64 or not dtype.is_floating_point or fused.numel() == 0:
-            return ModelDraw(dtype, results=check(fused, reference, eager=eager))
-        return ModelDraw(
-            dtype,
-            norm(error_of(torch.zeros_like(fused), reference)),
-            norm(error_of(fused, reference)),
-            norm(error_of(eager, reference)),
-            norm(error_of(fused, reference, other=eager)),
-        )
-
-
-def judge_draws(draws: Sequence[ModelDraw]) -> tuple[NumericsResult, ...]:
-    """One output of the whole model over 16 draws or more.
-
-    "norm" is the error against float64, ||out - ref|| / ||ref|| over all draws together: at most
-    1.1 times eager's. In float32 it is that of the worst draw: at most 1e-5, or at most twice
-    that of eager's worst draw. "difference" is ||fused - eager|| / ||ref|| over all draws
-    together: at most twice eager's own error, which counts as half a step of the dtype where it
-    is less: two results that are both as near as can be lie a step apart. NaN and infinities must
-    stand as in `RN(ref)`. Float64, integer and empty outputs are held to `check` draw by draw.
-    Raises ValueError for fewer than 16 draws.
-    """
-    if len(draws) < MIN_DRAWS:
-        raise ValueError(f"{MIN_DRAWS} draws or more are needed, not {len(draws)}")
-    for number, draw in enumerate(draws):
-        if draw.broken:
-            return (replace(draw.results[0], where=(number,)),)
-    if draws[0].results:
-        return tuple(result for draw in draws for result in draw.results)
-    dtype = draws[0].dtype
-    size = math.hypot(*(draw.size for draw in draws))
-    eager_error = ratio(math.hypot(*(draw.theirs for draw in draws)), size)
-    by_draw = [ratio(draw.ours, draw.size) for draw in draws]
-    worst_draw = by_draw.index(max(by_draw))
-    if dtype is torch.float32:
-        eager_worst = max(ratio(draw.theirs, draw.size) for draw in draws)
-        limit = max(MODEL_FLOAT32_NORM, MODEL_FLOAT32_ERROR * eager_worst)
-        whole = _bounded("norm", Measured(by_draw[worst_draw], (worst_draw,)), eager_worst, limit)
-    else:
-        error = ratio(math.hypot(*(draw.ours for draw in draws)), size)
-        limit = MODEL_ERROR * eager_error
-        whole = _bounded("norm", Measured(error, (worst_draw,)), eager_error, limit)
-    difference = Measured(ratio(math.hypot(*(draw.apart for draw in draws)), size), None)
-    own = max(eager_error, torch.finfo(dtype).eps / 2)
-    return (whole, _bounded("difference", difference, eager_error, MODEL_DIFFERENCE * own))
-
-
-def check_model(
-    fused: Sequence[Tensor], eager: Sequence[Tensor], references: Sequence[Tensor]
-) -> tuple[NumericsResult, ...]:
-    """`judge_draws` of draws that are all at hand. Raises ValueError for fewer than 16."""
-    _require_draws(fused, references, eager)
-    return judge_draws([*map(measure_draw, fused, eager, references)])
-
-
-def _mismatch(out: Tensor, reference: Tensor, dtype: torch.dtype) -> NumericsResult | None:
+def mismatch(out: Tensor, reference: Tensor, dtype: torch.dtype) -> NumericsResult | None:
     """A failed "shape" or "dtype" result, or None when both are right and the dtype has rules."""
     if out.shape != reference.shape:
         return NumericsResult("shape", None, None, 0.0, False)
@@ -264,7 +192,7 @@ def _mismatch(out: Tensor, reference: Tensor, dtype: torch.dtype) -> NumericsRes
     return None
 
 
-def _parts(value: Tensor) -> Tensor:
+def parts(value: Tensor) -> Tensor:
     """[..., n] complex as [..., 2 n] real."""
     return torch.view_as_real(value.resolve_conj().reshape(*value.shape or (1,))).flatten(-2)
 
@@ -274,7 +202,7 @@ def _exact(out: Tensor, reference: Tensor, eager: Tensor | None) -> NumericsResu
     return _counted("exact", out != reference, eager_wrong)
 
 
-def _nonfinite(out: Tensor, rounded: Tensor, eager: Tensor | None) -> NumericsResult:
+def nonfinite(out: Tensor, rounded: Tensor, eager: Tensor | None) -> NumericsResult:
     eager_wrong = None if eager is None else misplaced(eager, rounded)
     return _counted("nonfinite", misplaced(out, rounded), eager_wrong)
 
@@ -290,10 +218,8 @@ def _counted(name: str, wrong: Tensor, eager_wrong: Tensor | None) -> NumericsRe
 def _floating(out: Tensor, reference: Tensor, eager: Tensor | None) -> tuple[NumericsResult, ...]:
     rule = TOLERANCES[out.dtype]
     rounded = round_once(reference, out.dtype)
-    steps = rule.element_unit in ("step", "step_and_row_share")
-    limits = {"zero": ZERO_LIMIT, "element": rule.element_limit}
-    if rule.row_limit is not None:
-        limits["row"] = rule.row_limit
+    steps = _by_steps(rule)
+    limits = _limits(rule)
     if rule.norm_limit is not None and out.numel() >= NORM_ELEMENTS:
         limits["norm"] = rule.norm_limit
 
@@ -301,21 +227,31 @@ def _floating(out: Tensor, reference: Tensor, eager: Tensor | None) -> tuple[Num
         return measure(tensor, reference, rounded, rule.element_unit, against_rounded=steps)
 
     beside = {} if eager is None else measured(eager)
-    results = [_nonfinite(out, rounded, eager)]
+    results = [nonfinite(out, rounded, eager)]
     for name, found in measured(out).items():
         if name in limits:
             eager_error = beside[name].error if name in beside else None
-            results.append(_bounded(name, found, eager_error, limits[name]))
+            results.append(bounded(name, found, eager_error, limits[name]))
     return tuple(results)
 
 
-def _bounded(name: str, found: Measured, eager_error: float | None, limit: float) -> NumericsResult:
+def _by_steps(rule: Tolerance) -> bool:
+    return rule.element_unit in ("step", "step_and_row_share")
+
+
+def _limits(rule: Tolerance) -> dict[str, float]:
+    """Those of a row's measures."""
+    limits = {"zero": ZERO_LIMIT, "element": rule.element_limit}
+    return limits if rule.row_limit is None else {**limits, "row": rule.row_limit}
+
+
+def bounded(name: str, found: Measured, eager_error: float | None, limit: float) -> NumericsResult:
     # A NaN error compares false, so it fails.
     passed = found.error <= limit
     return NumericsResult(name, found.error, eager_error, limit, passed, found.where)
 
 
-def _require_draws(
+def require_draws(
     outs: Sequence[Tensor], references: Sequence[Tensor], eagers: Sequence[Tensor]
 ) -> None:
     if not len(outs) == len(references) == len(eagers):
@@ -324,29 +260,130 @@ def _require_draws(
         raise ValueError(f"{MIN_DRAWS} draws or more are needed, not {len(outs)}")
 
 
-def _first_broken(
-    outs: Sequence[Tensor], references: Sequence[Tensor], eagers: Sequence[Tensor]
-) -> NumericsResult | None:
-    """The first draw's failure in shape, dtype or the places of NaN and infinities."""
-    for draw, tensors in enumerate(zip(outs, references, eagers, strict=True)):
-        result = _broken(*tensors)
-        if result is not None:
-            return replace(result, where=(draw,))
-    return None
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """One draw: the checks of its well-conditioned rows, and the errors of the others."""
+
+    results: tuple[NumericsResult, ...]
+    ours: Tensor
+    theirs: Tensor
 
 
-def _broken(out: Tensor, reference: Tensor, eager: Tensor) -> NumericsResult | None:
-    """A failure of one draw in shape, dtype or the places of NaN and infinities."""
-    result = _mismatch(out, reference, eager.dtype)
-    if result is None and out.is_complex():
-        out, reference, eager = map(_parts, (out, reference, eager))
-    if result is None and out.dtype.is_floating_point:
-        rounded = round_once(reference.to(out.device), out.dtype)
-        result = _nonfinite(out, rounded, eager)
-    return result if result is not None and not result.passed else None
+def _judge_rows(
+    out: Tensor,
+    reference: Tensor,
+    eager: Tensor,
+    float32: Tensor,
+    nearby: Iterable[tuple[Tensor, Tensor]],
+) -> _Rows:
+    reference = reference.to(out.device)
+    if out.is_complex():
+        out, reference, eager, float32 = map(parts, (out, reference, eager, float32))
+        nearby = ((parts(near), parts(ref)) for near, ref in nearby)
+    rounded = round_once(reference, out.dtype)
+    overflows, of_eager = misplaced(float32, rounded), misplaced(eager, rounded)
+    excused = overflows & of_eager
+    judged = reference.masked_fill(excused, 0.0)
+    missed = _missed(out.masked_fill(excused, 0.0), judged)
+    ill = _with_unlucky(_missed(float32, reference), missed, out.dtype, nearby)
+    results = [_counted("nonfinite", misplaced(out, rounded) & ~excused, of_eager)]
+    if not bool(ill.all()):
+        well = [as_rows(tensor)[~ill] for tensor in (out, reference, eager)]
+        results += check(well[0], well[1], eager=well[2])[1:]
+    theirs = torch.where(of_eager, error_of(float32, reference), error_of(eager, reference))
+    ours = error_of(out, reference).masked_fill(excused, 0.0)
+    ours = torch.where(ours < _SMALLEST_NORMAL, 0.0, ours)
+    size = torch.where(rounded.isfinite(), judged, 0.0).abs()
+    size = as_rows(size).amax(dim=1, keepdim=True).clamp(min=1.0)
+    ours, theirs = (as_rows(errors) / size for errors in (ours, theirs))
+    # Eager may be far better than the line asks; who meets it need not be.
+    enough = ~missed & (ours.norm(dim=1) > theirs.norm(dim=1))
+    ours = torch.where(enough[:, None], theirs, ours)
+    return _Rows(tuple(results), ours[ill], theirs[ill])
+
+
+def _with_unlucky(
+    ill: Tensor, missed: Tensor, dtype: torch.dtype, nearby: Iterable[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """The ill-conditioned rows and, until they hold all that are `missed`, those nearby."""
+    if not bool((missed & ~ill).any()):
+        return ill
+    # A step is either lost or not, so no share of one tells anything.
+    share = 1.0 if _by_steps(TOLERANCES[dtype]) else NEARBY_SHARE
+    for near, reference in nearby:
+        ill = ill | _missed(near, reference, share)
+        if not bool((missed & ~ill).any()):
+            break
+    return ill
+
+
+def _missed(out: Tensor, reference: Tensor, share: float = 1.0) -> Tensor:
+    """[rows]: where a result comes to more than this share of a line; all rows where it is but the
+    norm of the rest that does.
+    """
+    reference = reference.to(out.device)
+    rule, rounded = TOLERANCES[out.dtype], round_once(reference, out.dtype)
+    missed = as_rows(misplaced(out, rounded)).any(dim=1)
+    steps = _by_steps(rule)
+    found = measure_rows(out, reference, rounded, rule.element_unit, against_rounded=steps)
+    for name, limit in _limits(rule).items():
+        missed = missed | ~(found[name] <= share * limit)
+    rest = [as_rows(tensor)[~missed] for tensor in (out, reference)]
+    if rule.norm_limit is not None and _norm_of(*rest) > share * rule.norm_limit:
+        return torch.ones_like(missed)
+    return missed
+
+
+def _norm_of(out: Tensor, reference: Tensor) -> float:
+    """The "norm" that `check` measures, 0 of a tensor that is too small for it."""
+    if out.numel() < NORM_ELEMENTS:
+        return 0.0
+    return next((r.error or 0.0 for r in check(out, reference) if r.measure == "norm"), 0.0)
+
+
+def _worst_by_measure(judged: Sequence[_Rows]) -> tuple[NumericsResult, ...]:
+    """The worst draw of each measure; the count of "nonfinite" is that of all."""
+    found: dict[str, NumericsResult] = {}
+    for draw, rows in enumerate(judged):
+        for result in rows.results:
+            other = found.get(result.measure)
+            if result.measure == "nonfinite" and other is not None:
+                found[result.measure] = _together(other, replace(result, where=(draw,)))
+            elif other is None or _badness(result) > _badness(other):
+                found[result.measure] = replace(result, where=(draw,))
+    return tuple(found.values())
+
+
+def _together(one: NumericsResult, other: NumericsResult) -> NumericsResult:
+    """Two counts as one, and where the first that is not 0 is."""
+    return replace(
+        other if one.passed else one,
+        error=(one.error or 0.0) + (other.error or 0.0),
+        eager_error=(one.eager_error or 0.0) + (other.eager_error or 0.0),
+    )
+
+
+def _badness(result: NumericsResult) -> tuple[bool, float, float]:
+    return not result.passed, result.error or 0.0, result.eager_error or 0.0
+
+
+def _against_eager(judged: Sequence[_Rows]) -> tuple[NumericsResult, ...]:
+    """The ill-conditioned rows of all draws together."""
+    by_draw = [float(rows.ours.max()) if rows.ours.numel() else 0.0 for rows in judged]
+    eager_largest = max(float(r.theirs.max()) if r.theirs.numel() else 0.0 for r in judged)
+    root_count = math.sqrt(max(1, sum(rows.ours.numel() for rows in judged)))
+    rms = math.hypot(*(norm(rows.ours) for rows in judged)) / root_count
+    eager_rms = math.hypot(*(norm(rows.theirs) for rows in judged)) / root_count
+    largest = Measured(max(by_draw), (by_draw.index(max(by_draw)),))
+    return (
+        bounded("largest", largest, eager_largest, ILL_CONDITIONED_LARGEST * eager_largest),
+        bounded("rms", Measured(rms, None), eager_rms, ILL_CONDITIONED_RMS * eager_rms),
+    )
 
 
 def _worst_ratio(out: Tensor, reference: Tensor) -> float:
-    """The largest error / limit of the rules that have one; misplaced NaN do not count."""
+    """The largest error / limit of `check`; infinity where NaN or infinities are misplaced."""
     results = check(out, reference)
+    if any(r.measure == "nonfinite" and not r.passed for r in results):
+        return math.inf
     return max(((r.error or 0.0) / r.limit for r in results if r.limit), default=0.0)

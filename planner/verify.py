@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -17,7 +17,13 @@ import torch
 from torch import Tensor, fx
 
 from fusion_kernels.emit.source import KernelSource
-from fusion_kernels.inputs import InputCase, InputSpec, draw_case, lay_out_case, told_apart
+from fusion_kernels.inputs import (
+    InputCase,
+    InputSpec,
+    draw_case,
+    lay_out_case,
+    told_apart,
+)
 from fusion_kernels.ir import Region
 from fusion_kernels.library import FusedOperator
 from fusion_kernels.load import interpreted
@@ -45,6 +51,10 @@ _FAST_ELEMENTS = 1 << 16
 """Elements of the region in a check that is made for every case."""
 _MOST_OF_MANY = 1 << 22
 """Elements of the region in a draw that is repeated 16 times; larger ones are repeated smaller."""
+_NEARBY = 16
+"""Evaluations around a draw that tell a row where float32 is lucky from a well-conditioned one."""
+_NEARBY_STEP = 1.3e-4
+"""A thousand steps of float32 and no power of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +302,8 @@ def _ill_conditioned(
     first: tuple[_Drawn, Sequence[Tensor], Sequence[Tensor]],
     index: int,
 ) -> tuple[NumericsResult, ...] | None:
-    """The contract's clause where float32 itself misses the line; None when it may not be used.
+    """The contract's clause for rows where float32 itself misses the line; None when there are
+    none.
 
     The draw that failed is one of those judged, so that nothing else can hide behind the clause;
     the others have few rows where it has very many.
@@ -313,7 +324,13 @@ def _ill_conditioned(
         return None
     pairs = [ran, *(_ran(target, drawn) for drawn in draws[1:])]
     outs, eager = ([pair[part][index] for pair in pairs] for part in range(2))
-    conditioning, *judged = check_ill_conditioned(outs, exact, eager, float32=float32)
+    conditioning, *judged = check_ill_conditioned(
+        outs,
+        exact,
+        eager,
+        float32=float32,
+        nearby=lambda draw: _nearby(draws[draw], index, dtype),
+    )
     return tuple(judged) if conditioning.passed and judged else None
 
 
@@ -323,6 +340,19 @@ def _rounded_float32(drawn: _Drawn, index: int, dtype: torch.dtype) -> Tensor:
     with torch.no_grad():
         result: Tensor = drawn.truth.exact(*widened)[index]
     return result.to(dtype)
+
+
+def _nearby(drawn: _Drawn, index: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    """Float32's results where all inputs are a little larger, which rounds anew all that follows
+    and cancels what cancelled, and what is right there.
+    """
+    for number in range(1, _NEARBY + 1):
+        moved = tuple(
+            t.float() * (1 + number * _NEARBY_STEP) if t.is_floating_point() else t
+            for t in drawn.tensors
+        )
+        near = replace(drawn, tensors=moved, exact=run_in_float64(drawn.truth.exact, moved))
+        yield _rounded_float32(near, index, dtype), near.exact[index]
 
 
 def _badness(result: NumericsResult) -> float:

@@ -11,7 +11,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.utils import _pytree as pytree
 
-from fusion_kernels.tolerances import MIN_DRAWS, ModelDraw, judge_draws, measure_draw
+from fusion_kernels.model_tolerances import ModelDraw, judge_draws, measure_draw
+from fusion_kernels.tolerances import MIN_DRAWS
 from planner.draws import draw_like
 from planner.fusion.precision import without_casts
 from planner.fusion.subgraph import run_in_float64, widened
