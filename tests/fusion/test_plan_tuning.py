@@ -42,7 +42,9 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
         monkeypatch.setattr(planning, "tune", tune)
         monkeypatch.setattr(planning, "verify_region", verify)
-        monkeypatch.setattr(planning, "_race", lambda *_: {"before": _FAST, "fused": _FAST})
+        monkeypatch.setattr(
+            planning, "race_place", lambda *_, **__: {"before": _FAST, "fused": _FAST}
+        )
         return seen
 
     return prepare

@@ -57,16 +57,19 @@ def _drawn(
     variant: Variant, name: str, rows: tuple[int, int], cols: int, generator: torch.Generator
 ) -> Tensor:
     """A tensor of [*rows, cols] for the example [4, 8], and likewise for what goes with it; an even
-    number of columns where they are halved or grouped.
+    number of columns where they are halved or grouped. 16 is a table's length, or all rows where
+    each has an index, [16, 1], of its own.
     """
     examples = [e for e in variant.examples.values() if isinstance(e, tuple)]
     even = any(e[-1:] == (4,) for e in examples) or "group" in variant.name
     whole = cols + cols % 2 if even else cols
-    sizes = {4: rows[0], 8: whole, 16: 7, 1: 1}
+    one_a_row = any(variant.examples[index] == (16, 1) for index in variant.indices)
+    sizes = {4: rows[0], 8: whole, 16: rows[0] * rows[1] if one_a_row else 7, 1: 1}
     example = variant.examples[name]
     assert isinstance(example, tuple)
     if name in variant.indices:
-        return torch.randint(0, sizes[16], rows, generator=generator)
+        shape = (sizes[16], 1) if one_a_row else rows
+        return torch.randint(0, whole if one_a_row else sizes[16], shape, generator=generator)
     if len(example) == 2 and example[0] == 4:
         shape = (*rows, whole * example[1] // 8)
     else:
