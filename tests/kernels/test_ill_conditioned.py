@@ -123,6 +123,39 @@ def test_where_float32_misses_only_the_norm_all_rows_are_judged_against_eager():
     assert not failures(results.values())
 
 
+# Casts to 16 bits within a chain
+
+
+def cast_draws(scale, lost_cast=False):
+    """x, rounded to bfloat16 after a root mean square, times a weight: 16 draws of a result whose
+    first product is `scale` times as large, with truth, eager's and float32's.
+    """
+    found = []
+    for seed in range(16):
+        x, weight = normal(300, 257, seed=seed).float(), normal(257, seed=99).bfloat16()
+        size = x.double().pow(2).mean(-1, keepdim=True).rsqrt()
+        exact = (x.double() * size).bfloat16().double() * weight.double()
+        float32 = (x * x.pow(2).mean(-1, keepdim=True).rsqrt()).bfloat16() * weight
+        inner = x * (size.float() * scale)
+        ours = (inner if lost_cast else inner.bfloat16().float()) * weight.float()
+        found.append((ours.bfloat16(), exact, float32, float32))
+    return map(list, zip(*found, strict=True))
+
+
+def test_a_cast_that_rounds_the_other_way_is_eagers_too():
+    outs, references, eagers, float32 = cast_draws(1 + 2e-7)
+    assert any("element" in failures(check(*pair)) for pair in zip(outs, references, strict=True))
+    results = check_ill_conditioned(outs, references, eagers, float32=float32)
+    assert not failures(results)
+    assert by_measure(results)["conditioning"].eager_error < 4
+
+
+@pytest.mark.parametrize(("scale", "lost_cast"), [(1.01, False), (1.0, True)])
+def test_a_wrong_constant_and_a_lost_cast_are_not(scale, lost_cast):
+    outs, references, eagers, float32 = cast_draws(scale, lost_cast)
+    assert "rms" in failures(check_ill_conditioned(outs, references, eagers, float32=float32))
+
+
 # Exponentials that overflow before they are made small
 
 

@@ -63,7 +63,7 @@ def _drawn(
     examples = [e for e in variant.examples.values() if isinstance(e, tuple)]
     even = any(e[-1:] == (4,) for e in examples) or "group" in variant.name
     whole = cols + cols % 2 if even else cols
-    one_a_row = any(variant.examples[index] == (16, 1) for index in variant.indices)
+    one_a_row = any(variant.examples.get(index) == (16, 1) for index in variant.indices)
     sizes = {4: rows[0], 8: whole, 16: rows[0] * rows[1] if one_a_row else 7, 1: 1}
     example = variant.examples[name]
     assert isinstance(example, tuple)
