@@ -94,12 +94,14 @@ class Ledger:
     """What a long test found so far: one record a key, in a JSON file that is committed, which is
     whole with as many records as `made_with` says "cases".
 
-    A record counts as long as `made_with` (versions, digest of the sources) is what it was made
-    with; the first record of another state starts the file anew. Processes may write at once.
+    A record counts as long as `made_with` (the digest of the sources) is what it was made with;
+    the first record of another state starts the file anew. Each says with which `versions` it was
+    made. Processes may write at once.
     """
 
     path: Path
     made_with: dict[str, str | int]
+    versions: str
 
     def record(self, key: str) -> dict[str, Any] | None:
         """The record of this state without failures; what failed is to be run again."""
@@ -111,7 +113,7 @@ class Ledger:
         self.path.parent.mkdir(exist_ok=True)
         with (self.path.parent / f".{self.path.stem}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            records = {**self._read(), key: record}
+            records = {**self._read(), key: {**record, "versions": self.versions}}
             lines = ",\n".join(
                 f"  {json.dumps(name)}: {json.dumps(records[name])}" for name in sorted(records)
             )
@@ -130,20 +132,18 @@ class Ledger:
 
 @pytest.fixture(scope="session")
 def ledger() -> Callable[..., Ledger]:
-    """The ledger of a name and of so many records; further keywords tell what else they were made
-    with.
+    """The ledger of a name and of so many records; further keywords tell what else but torch those
+    are made with.
     """
 
-    def open_ledger(name: str, cases: int, **made_with: str) -> Ledger:
+    def open_ledger(name: str, cases: int, **versions: str) -> Ledger:
         import torch
 
-        state: dict[str, str | int] = {
-            "cases": cases,
-            "torch": torch.__version__,
-            "sources": _sources_digest(),
-        }
-        state |= made_with
-        return Ledger(RESULTS / f"{name}.json", state)
+        state: dict[str, str | int] = {"cases": cases, "sources": _sources_digest()}
+        named = {"torch": torch.__version__, **versions}
+        return Ledger(
+            RESULTS / f"{name}.json", state, ", ".join(f"{k} {v}" for k, v in named.items())
+        )
 
     return open_ledger
 

@@ -22,7 +22,7 @@ def test_what_is_kept_is_found_again_and_what_failed_is_not(kept: Any) -> None:
     assert kept.record("one") is None
     kept.add("one", {"samples": 3, "failures": []})
     kept.add("two", {"samples": 3, "failures": ["wrong"]})
-    assert kept.record("one") == {"samples": 3, "failures": []}
+    assert kept.record("one") == {"samples": 3, "failures": [], "versions": kept.versions}
     assert kept.record("two") is None
     assert json.loads(kept.path.read_text())["records"]["two"]["failures"] == ["wrong"]
 
@@ -54,11 +54,13 @@ def test_processes_that_write_at_once_lose_nothing(kept: Any) -> None:
 def whole_and_right(kept: dict[str, Any]) -> bool:
     """Whether a ledger's file has all of its records, each of something, and no failure."""
     records, made_with = kept["records"], kept["made_with"]
-    counts = [found.get("held", found.get("fused", 0)) for found in records.values()]
+    counted = ("held", "fused", "compiled")
+    counts = [any(found.get(name) for name in counted) for found in records.values()]
     return (
-        {"cases", "torch", "sources"} <= set(made_with)
+        set(made_with) == {"cases", "sources"}
         and len(records) == made_with["cases"]
         and all(counts)
+        and all(found["versions"].startswith("torch ") for found in records.values())
         and not any(found["failures"] for found in records.values())
     )
 

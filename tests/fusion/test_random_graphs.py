@@ -30,6 +30,7 @@ from planner.fusion.lowered import LoweredRegion
 from planner.fusion.reference import reference
 from planner.fusion.rewrite import replace_regions
 from planner.fusion.subgraph import run_in_float64
+from planner.graph.errors import CaptureDiffers
 from planner.graph.export import capture
 from random_programs import Program, programs
 
@@ -37,17 +38,20 @@ Run = Callable[[Region, Sequence[Tensor]], Sequence[Tensor]]
 
 COMPUTES = POINTWISE.keys() - VIEWS
 BLOCKS, BLOCK = 100, 500
-LEAST_FUSED = 0.8
+LEAST_FUSED, MOST_REFUSED = 0.8, 0.02
 
 
 @dataclass(eq=False)
 class Found:
-    """What was seen over many programs, and the text of the last one that failed."""
+    """What was seen over many programs, and the text of the last one that failed; `refused` were
+    not captured, since the export differs from eager.
+    """
 
     programs: int = 0
     fused: int = 0
     regions: int = 0
     ill_conditioned: int = 0
+    refused: int = 0
     failing: str = ""
 
     @property
@@ -137,7 +141,12 @@ def examine(program: Program, run: Run, found: Found, grow: Any, grow_graph: Any
     tensors = program.tensors()
     expected = program(*tensors)
     if program.mutates:
-        exported = capture(AsFunction(program).eval(), tensors)
+        try:
+            exported = capture(AsFunction(program).eval(), tensors)
+        except CaptureDiffers:
+            # torch 2.11's export loses a write into what another tensor is expanded from.
+            found.refused += 1
+            return
         grown = grow_graph(exported.program.graph_module)
     else:
         grown = grow(program, *tensors)
@@ -242,11 +251,13 @@ def test_many_random_programs(block: int, ledger: Any, grow: Any, grow_graph: An
             "fused": found.fused,
             "regions": found.regions,
             "ill_conditioned": found.ill_conditioned,
+            "refused": found.refused,
             "failures": [failure] if failure else [],
         }
         kept.add(key, record)
     assert not record["failures"], record["failures"][0]
     assert record["fused"] >= LEAST_FUSED * record["programs"]
+    assert record["refused"] <= MOST_REFUSED * record["programs"]
 
 
 def test_the_quick_export_gives_the_same_graph() -> None:

@@ -64,7 +64,9 @@ def test_a_product(rows: int, tanh: bool, dtype: torch.dtype) -> None:
     pair = Pair(tanh=tanh).to("cuda", dtype).eval()
     x = torch.randn(3, rows, 768, device="cuda", dtype=dtype)
     program = capture(pair, (x,)).program
-    assert activated_linears(program) == ("1 linear with the activation after it",)
+    notes = activated_linears(program)
+    # cublasLt's GELU in float32 is ten times as far from the truth as eager's.
+    assert ("apart" in notes[0]) == (tanh and dtype == torch.float32)
     _require_equal(pair, program, x, (0, 0, 3), (1, 0, 3))
 
 

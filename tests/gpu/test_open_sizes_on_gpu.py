@@ -49,7 +49,7 @@ def _won(*args: Any, **_: Any) -> Race:
 def _fused(monkeypatch: pytest.MonkeyPatch, model: nn.Module, *args: Any) -> FusedModule:
     """With every kernel that is right in it."""
     monkeypatch.setattr(pipeline, "race", _won)
-    monkeypatch.setattr(planning, "_decide", lambda *_: (True, "in this test"))
+    monkeypatch.setattr(planning, "decide", lambda *_: (True, "in this test"))
     options: Any = {"compile_peer": False, "measure": False, "backends": ()}
     fused = planner.fuse(model, *args, **options)
     assert fused.fused, fused.report.outcome

@@ -22,6 +22,7 @@ SPILLED_BYTES = 128
 AMPERE, HOPPER, BLACKWELL = ("cuda", 80), ("cuda", 90), ("cuda", 100)
 CDNA3, CDNA4 = ("hip", "gfx942"), ("hip", "gfx950")
 TARGETS = (AMPERE, HOPPER, BLACKWELL, CDNA3, CDNA4)
+WIDTHS = (257, 1024, 4096, 8192, 16384)
 # A thread of 96 registers or fewer leaves a third of an NVIDIA multiprocessor's threads a place,
 # and five of the eight wavefronts of an AMD one. The default configurations use 10 to 90.
 MOST_REGISTERS = 96
@@ -64,6 +65,10 @@ def test_a_user_s_cast_is_not_folded_away(golden_kernels):
     assert "cvt.rn.bf16" in ptx
 
 
+def cases(golden_kernels):
+    return len(TARGETS) * (len(golden_kernels) + len(WIDTHS))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_every_configuration_compiles_with_few_spills(golden, target, golden_kernels, ledger):
@@ -78,15 +83,17 @@ def test_every_configuration_compiles_with_few_spills(golden, target, golden_ker
                 name = f"{form.outputs[0].dtype}, {config}"
                 yield name, usage, f"{usage.local_bytes} bytes of local memory" if over else ""
 
-    kept = ledger("ahead_of_time", triton=triton.__version__)
+    kept = ledger("ahead_of_time", cases=cases(golden_kernels), triton=triton.__version__)
     record = recorded(kept, f"{golden}, {target[1]}", compile_all)
     assert not record["failures"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize("cols", [257, 1024, 4096, 8192, 16384])
-def test_every_row_length_has_configurations_without_spills(cols, target, traced, ledger):
+@pytest.mark.parametrize("cols", WIDTHS)
+def test_every_row_length_has_configurations_without_spills(
+    cols, target, traced, golden_kernels, ledger
+):
     vector = torch.ones(cols, dtype=torch.bfloat16)
     example = traced(
         lambda x, y, z, u: layer_norm(x + y, (cols,), z, u),
@@ -101,6 +108,6 @@ def test_every_row_length_has_configurations_without_spills(cols, target, traced
             found = compiled(example.region, config, target)
             yield str(config), found.usage, "spills" if found.spills else ""
 
-    kept = ledger("ahead_of_time", triton=triton.__version__)
+    kept = ledger("ahead_of_time", cases=cases(golden_kernels), triton=triton.__version__)
     record = recorded(kept, f"add_layer_norm of {cols} columns, {target[1]}", compile_all)
     assert not record["failures"]

@@ -90,7 +90,18 @@ def test_a_library_that_loses_a_nan_is_not_used(
 
     monkeypatch.setattr(passes.aten, "_addmm_activation", loses)
     exported, notes = _activated(export, lambda x, w: relu(linear(x, w)), torch.randn(7, 6), **ONE)
-    assert notes == (f"1 linear apart from the activation: {MISPLACED}",)
+    assert notes == (f"1 linear apart from the activation: {MISPLACED}, or is less exact",)
+    assert "relu.default" in exported.ops()
+
+
+def test_a_library_that_is_less_exact_is_not_used(
+    export: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rough(bias: Tensor, rows: Tensor, turned: Tensor, *, use_gelu: bool) -> Tensor:
+        return torch.addmm(bias, rows, turned).relu() * (1 + 1e-5) + use_gelu
+
+    monkeypatch.setattr(passes.aten, "_addmm_activation", rough)
+    exported, _ = _activated(export, lambda x, w: relu(linear(x, w)), torch.randn(7, 6), **ONE)
     assert "relu.default" in exported.ops()
 
 

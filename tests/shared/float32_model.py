@@ -79,7 +79,10 @@ def _float32_errors(
         near = [_off(t, OF_A_FUNCTION * STEP * bool(draw), generator) for t in inputs]
         pairs.append((operators(*near)[index], run_in_float64(operators, near)[index]))
         pairs.append((run_off_by_steps(operators, inputs, generator)[index], exact))
-    worst, counts = torch.zeros_like(exact, dtype=torch.float64), dict.fromkeys(_COUNTED, 0.0)
+    # Below it a float32 has few bits, or none where a processor flushes it.
+    smallest = torch.finfo(torch.float32).smallest_normal
+    worst = torch.full_like(exact, smallest, dtype=torch.float64)
+    counts = dict.fromkeys(_COUNTED, 0.0)
     for value, reference in pairs:
         if dtype.is_floating_point:
             worst = torch.maximum(worst, error_of(value, reference))
@@ -101,7 +104,8 @@ def run_off_by_steps(
 ) -> tuple[Tensor, ...]:
     """The module's results in float64 where each operation is off by a normal draw: arithmetic by a
     step of its result, a function by `OF_A_FUNCTION`, and what goes over rows by a step of each
-    value it reads too, as sums in any order are. What does not round (a sign, a choice, a copy, a
+    value it reads too for every level of a pairwise sum (whose errors add up so: Higham, "The
+    accuracy of floating point summation", 1993). What does not round (a sign, a choice, a copy, a
     comparison) is exact, and every result is brought to float32.
     """
     with torch.no_grad(), without_autocast():
@@ -117,7 +121,7 @@ class _OffBySteps(_Float64):
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         if _name(n) in _OVER_ROWS:
-            args = (self._moved(args[0], 1), *args[1:])
+            args = (self._moved(args[0], _levels(args[0]) ** 0.5), *args[1:])
         return args, kwargs
 
     def run_node(self, n: fx.Node) -> Any:
@@ -146,11 +150,16 @@ class _OffBySteps(_Float64):
         whole = 1 + self._moved(inner, OF_A_FUNCTION)
         return self._moved(0.5 * x * self._cancelled(whole, torch.ones_like(x)), 1)
 
-    def _moved(self, value: Any, steps: int) -> Any:
+    def _moved(self, value: Any, steps: float) -> Any:
         if not isinstance(value, Tensor) or value.dtype is not torch.float64:
             return value
         noise = torch.randn(value.shape, generator=self.generator, dtype=torch.float64)
         return (value * (1 + steps * STEP * noise)).float().double()
+
+
+def _levels(x: Any) -> int:
+    """Of a pairwise sum over at most all elements, each level an independent error."""
+    return max(1, (x.numel() - 1).bit_length()) if isinstance(x, Tensor) else 1
 
 
 def _size(n: fx.Node, result: Tensor, args: Any, kwargs: Any) -> Tensor:
