@@ -22,6 +22,7 @@ from planner.passes.special_values import MISPLACED, agree, as_exact, drawn_like
 
 aten = torch.ops.aten
 
+_PRODUCTS = {aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default}
 _ROWS = 256
 """As many are compared with float64."""
 
@@ -30,7 +31,8 @@ def activated_linears(program: ExportedProgram) -> tuple[str, ...]:
     """linear -> relu or gelu of linears without bias, where nothing else reads the product, in one
     call each with a bias of zeros, if NaN and infinities come out of it as they do in eager.
 
-    With a bias the activation is a kernel's or the library's, region by region.
+    With a bias the activation is a kernel's or the library's, region by region. So it is where
+    what reads it may be of a kernel with it, as the other factor of a GeGLU.
     """
     weights = fixed_weights(program)
     places = [node for node in program.graph.nodes if _takes_linear(node, weights)]
@@ -125,6 +127,8 @@ def _takes_linear(node: fx.Node, weights: Mapping[str, str]) -> bool:
         return False
     operands = linear.all_input_nodes
     if len(operands) != 2 or operands[1].name not in weights or list(linear.users) != [node]:
+        return False
+    if not all(user.op == "output" or user.target in _PRODUCTS for user in node.users):
         return False
     return takes_rows(operands[0].meta["val"], operands[1].meta["val"])
 

@@ -54,6 +54,8 @@ APART: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "columns": lambda x, w: relu(linear(x.t().contiguous().t(), w)),
     "empty": lambda x, w: relu(linear(x[:0], w)),
     "turned": lambda x, w: relu(linear(x, w).t()),
+    "gate": lambda x, w: gelu(linear(x, w)) * linear(x, w),
+    "turned afterwards": lambda x, w: relu(linear(x, w)).t() * 2,
 }
 
 
