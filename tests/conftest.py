@@ -92,32 +92,33 @@ def _by_operation(region: Any, reuse: int | None = None) -> Any:
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """What a long test found so far: one record a key, in a JSON file that is committed, which is
-    whole with as many records as `made_with` says "cases".
+    whole with as many records as it says "cases".
 
-    A record counts as long as `made_with` (the digest of the sources) is what it was made with;
-    the first record of another state starts the file anew. Each says with which `versions` it was
-    made. Processes may write at once.
+    Each record says what it was `made_with`: versions, and a digest of the sources. One of other
+    sources counts no more and is made again. Processes may write at once.
     """
 
     path: Path
-    made_with: dict[str, str | int]
-    versions: str
+    cases: int
+    made_with: dict[str, str]
 
     def record(self, key: str) -> dict[str, Any] | None:
-        """The record of this state without failures; what failed is to be run again."""
+        """The record of these sources without failures; what failed is to be run again."""
         found: dict[str, Any] | None = self._read().get(key)
-        return None if found is None or found["failures"] else found
+        if found is None or found["failures"]:
+            return None
+        return found if found["made_with"]["sources"] == self.made_with["sources"] else None
 
     def add(self, key: str, record: dict[str, Any]) -> None:
         """Keep a record, whose "failures" is a list of texts."""
         self.path.parent.mkdir(exist_ok=True)
         with (self.path.parent / f".{self.path.stem}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            records = {**self._read(), key: {**record, "versions": self.versions}}
+            records = {**self._read(), key: {**record, "made_with": self.made_with}}
             lines = ",\n".join(
                 f"  {json.dumps(name)}: {json.dumps(records[name])}" for name in sorted(records)
             )
-            head = f'{{"made_with": {json.dumps(self.made_with)},\n "records": {{'
+            head = f'{{"cases": {self.cases},\n "records": {{'
             partial = self.path.with_suffix(".partial")
             partial.write_text(f"{head}\n{lines}\n}}}}\n", encoding="utf-8")
             os.replace(partial, self.path)
@@ -125,9 +126,8 @@ class Ledger:
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():
             return {}
-        kept = json.loads(self.path.read_text(encoding="utf-8"))
-        records: dict[str, Any] = kept["records"] if kept["made_with"] == self.made_with else {}
-        return records
+        kept: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        return dict(kept["records"])
 
 
 @pytest.fixture(scope="session")
@@ -139,11 +139,8 @@ def ledger() -> Callable[..., Ledger]:
     def open_ledger(name: str, cases: int, **versions: str) -> Ledger:
         import torch
 
-        state: dict[str, str | int] = {"cases": cases, "sources": _sources_digest()}
-        named = {"torch": torch.__version__, **versions}
-        return Ledger(
-            RESULTS / f"{name}.json", state, ", ".join(f"{k} {v}" for k, v in named.items())
-        )
+        made_with = {"torch": torch.__version__, **versions, "sources": _sources_digest()}
+        return Ledger(RESULTS / f"{name}.json", cases, made_with)
 
     return open_ledger
 
