@@ -201,15 +201,18 @@ def _row_operation(op: str, args: list[Any], row: tuple[int, ...]) -> Any:
 def _layer_norm(
     x: torch.Tensor, row: tuple[int, ...], weight: Any, bias: Any, eps: float
 ) -> torch.Tensor:
-    """torch's layer_norm of the row less its mean, which changes nothing but the rounding.
+    """torch's layer_norm of the row less its first element, which changes nothing but the
+    rounding.
 
     Inductor takes the plain mean of a row of known length, and a large mean or a constant row
-    would lose in it what eager's kernel keeps. Near the mean the difference is exact, and what the
-    mean was off by is in the mean of the differences.
+    would lose in it what eager's kernel keeps. |x - x[0]| is at most sqrt(n) standard deviations,
+    so the shift costs 6e-8 * sqrt(n) at worst.
     """
     weight, bias = (None if value is None else _of_row(value, row) for value in (weight, bias))
-    mean = x.mean(tuple(range(-len(row), 0)), keepdim=True)
-    return torch.native_layer_norm(x - mean, row, weight, bias, eps)[0]
+    first = x
+    for dim in range(-len(row), 0):
+        first = first.narrow(dim, 0, 1)
+    return torch.native_layer_norm(x - first, row, weight, bias, eps)[0]
 
 
 def _of_row(value: torch.Tensor, row: tuple[int, ...]) -> torch.Tensor:
