@@ -356,6 +356,8 @@ def _verify(
 
 def _pace(work: Work) -> Pace:
     """Whether the eager model waits for the host, on a twin and copies of the inputs."""
+    if not work.torch_device.startswith("cuda"):
+        return "host"
     args, kwargs = fresh_inputs(work.args, work.kwargs)
     eager = _twin(work)
     with restored(eager, work.torch_device):

@@ -18,7 +18,7 @@ from planner.counted import counted
 from planner.graph.view import op_name
 from planner.passes.derived import Derived, add_derived, fixed_weights
 from planner.passes.insert import insert_call
-from planner.passes.special_values import MISPLACED, agree, as_exact, drawn_like
+from planner.passes.special_values import MISPLACED, agree, as_exact, drawn_like, holds
 
 aten = torch.ops.aten
 
@@ -99,6 +99,10 @@ def library_is_right(
     operators, at the sizes and layouts of the nodes, and it is as exact: cublasLt's GELU in float32
     is ten times as far from the truth as eager's.
     """
+    return holds(lambda: _agrees(activation, linear, bias, gelu=gelu))
+
+
+def _agrees(activation: fx.Node, linear: fx.Node, bias: fx.Node | None, *, gelu: bool) -> bool:
     x, weight = (
         drawn_like(source.meta["val"], special=number == 0)
         for number, source in enumerate(linear.all_input_nodes)

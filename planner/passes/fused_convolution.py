@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from planner.counted import counted
 from planner.passes.noops import same_meta
-from planner.passes.special_values import MISPLACED, agree, drawn_like
+from planner.passes.special_values import MISPLACED, agree, drawn_like, holds
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 
@@ -91,15 +91,18 @@ def _is_right(place: _Place, tried: dict[Hashable, bool]) -> bool:
     """Whether NaN and infinities are where the operators have them, at these sizes and layouts."""
     form = _form(place)
     if form not in tried:
-        sources = [n for n in (*place.layer.all_input_nodes, place.other) if n is not None]
-        weights = place.layer.all_input_nodes[1:]
-        drawn = {n: drawn_like(n.meta["val"], special=n not in weights) for n in sources}
-        target, args = _call(place)
-        given = fx.node.map_arg(args, drawn.__getitem__)
-        with torch.no_grad():
-            out, wanted = target(*given), _by_operators(place, drawn)
-        tried[form] = agree(out, wanted)
+        tried[form] = holds(lambda: _agrees(place))
     return tried[form]
+
+
+def _agrees(place: _Place) -> bool:
+    sources = [n for n in (*place.layer.all_input_nodes, place.other) if n is not None]
+    weights = place.layer.all_input_nodes[1:]
+    drawn = {n: drawn_like(n.meta["val"], special=n not in weights) for n in sources}
+    target, args = _call(place)
+    with torch.no_grad():
+        out = target(*fx.node.map_arg(args, drawn.__getitem__))
+        return agree(out, _by_operators(place, drawn))
 
 
 def _form(place: _Place) -> Hashable:

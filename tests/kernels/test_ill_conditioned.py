@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from contract_draws import by_measure, failures, normal
 
 from fusion_kernels.rounding import round_once
 from fusion_kernels.tolerances import check, check_ill_conditioned
@@ -13,19 +14,6 @@ from fusion_kernels.tolerances import check, check_ill_conditioned
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LOG2_E = 1.4426950408889634
 SMALL = 1e-36
-
-
-def normal(*shape, seed=0, scale=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def by_measure(results):
-    return {result.measure: result for result in results}
-
-
-def failures(results):
-    return {result.measure for result in results if not result.passed}
 
 
 # Rows that no float32 arithmetic can serve

@@ -4,21 +4,9 @@ import math
 
 import pytest
 import torch
+from contract_draws import by_measure, failures, normal
 
 from fusion_kernels.model_tolerances import check_model
-
-
-def normal(*shape, seed=0, scale=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def by_measure(results):
-    return {result.measure: result for result in results}
-
-
-def failures(results):
-    return {result.measure for result in results if not result.passed}
 
 
 def model_draws(dtype, noise, draws=16):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from contract_draws import by_measure, failures, normal
 
 from fusion_kernels.rounding import round_once, step_at
 from fusion_kernels.tolerances import TOLERANCES, check
@@ -12,25 +13,12 @@ HALVES = (torch.float16, torch.bfloat16)
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def normal(*shape, seed=0, scale=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
 def passes(out, reference, **options):
     return all(result.passed for result in check(out, reference, **options))
 
 
 def failed(out, reference, **options):
     return {result.measure for result in check(out, reference, **options) if not result.passed}
-
-
-def failures(results):
-    return {result.measure for result in results if not result.passed}
-
-
-def by_measure(results):
-    return {result.measure: result for result in results}
 
 
 # Rounding

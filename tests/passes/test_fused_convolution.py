@@ -136,6 +136,21 @@ def test_a_library_that_loses_a_nan_is_not_used(export: Any) -> None:
     assert exported.program.module()(x, OTHER).isnan().any()
 
 
+def test_a_library_that_refuses_is_not_used_and_random_numbers_stay(
+    export: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(place: Any) -> tuple[Any, tuple[Any, ...]]:
+        return torch.ops.aten.cudnn_convolution_relu.default, place.layer.args  # not on CPU
+
+    monkeypatch.setattr(passes, "_call", call)
+    exported = export(lambda x, w, b: relu(conv2d(x, w, b)), IMAGE, **WEIGHTS)
+    state = torch.random.get_rng_state()
+    assert fused_convolution(exported.program) == (
+        f"1 convolution apart from the ReLU: {MISPLACED}",
+    )
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
 def _conv_relu(x: Tensor, w: Tensor, b: Tensor | None, *sizes: Any) -> Tensor:
     return relu(torch.ops.aten.convolution.default(x, w, b, *sizes))
 
